@@ -1,0 +1,23 @@
+"""`./run bench NAME`: run one benchmark, or list them."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+
+BENCHMARKS = {"ledger": "transfers through the engine beside the bare loop, durable, on Spark"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="./run bench", description=__doc__)
+    lines = "\n".join(f"  {name:10} {what}" for name, what in BENCHMARKS.items())
+    parser.epilog = f"benchmarks:\n{lines}"
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("name", nargs="?", default="ledger", choices=BENCHMARKS)
+    parser.add_argument("--quick", action="store_true", help="fewer batches")
+    chosen = parser.parse_args()
+    importlib.import_module(f"bench.{chosen.name}").main(quick=chosen.quick)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,259 @@
+"""The ledger benchmark: transfers through the engine beside the bare compiled loop.
+
+Every comparison alternates its contestants batch by batch, so that a noisy machine is noisy for
+all, and reports the ratio of the medians.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numba
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import headgate as hg
+from headgate.state import index
+
+ACCOUNTS = 100_000
+BATCH_EVENTS = 10_240
+ABORT_SHARE = 0.01
+SPARK_BATCH_EVENTS = 500_000
+MEMORY_ROWS = 10_000_000
+
+accounts = hg.Table("accounts", "id bigint, balance double", key="id", check="balance >= 0")
+
+
+@hg.transaction(event="ts timestamp, src bigint, dst bigint, amount double")
+def transfer(event, src=accounts.at("src"), dst=accounts.at("dst"), out=hg.output("left double")):
+    if src.balance < event.amount:
+        return hg.abort("insufficient funds")
+    src.balance -= event.amount
+    dst.balance += event.amount
+    out.left = src.balance
+
+
+def make_events(count: int, first: int, random: np.random.Generator) -> pa.Table:
+    """Uniform transfers in order of time, one in a hundred too large to succeed."""
+    amount = random.random(count)
+    amount[random.random(count) < ABORT_SHARE] = 1e12
+    times = np.arange(first, first + count) * 1000
+    return pa.table(
+        {
+            "ts": pa.array(times, pa.timestamp("us", tz="UTC")),
+            "src": random.integers(0, ACCOUNTS, count),
+            "dst": random.integers(0, ACCOUNTS, count),
+            "amount": amount,
+        }
+    )
+
+
+def make_accounts(random: np.random.Generator) -> pa.Table:
+    return pa.table({"id": random.permutation(ACCOUNTS), "balance": np.full(ACCOUNTS, 1e6)})
+
+
+@numba.njit(nogil=True)
+def bare_loop(
+    entries: np.ndarray,
+    words: np.ndarray,
+    balance: np.ndarray,
+    src: np.ndarray,
+    dst: np.ndarray,
+    amount: np.ndarray,
+) -> None:
+    """The bound: key look-up and the function, unordered, no undo, no check, no results."""
+    for event in range(len(src)):
+        source = index.find(entries, words, src[event])
+        target = index.find(entries, words, dst[event])
+        if balance[source] >= amount[event]:
+            balance[source] -= amount[event]
+            balance[target] += amount[event]
+
+
+class Bound:
+    """The bare loop over its own copy of the rows, with the engine's key index."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        with hg.open(None, tables=[accounts], transactions=[transfer]) as engine:
+            engine.load(accounts, rows)
+            table = engine._rows["accounts"]
+            self.entries, self.words = table.entries.copy(), table.words.copy()
+        self.balance = self.words.view(np.float64)[:, 2].copy()
+
+    def run(self, events: pa.Table) -> None:
+        columns = [events.column(name).chunk(0).to_numpy() for name in ("src", "dst", "amount")]
+        bare_loop(self.entries, self.words, self.balance, *columns)
+
+
+def alternate(
+    contestants: dict[str, Callable[[pa.Table], Any]], batches: list[pa.Table], warm: int = 3
+) -> dict[str, float]:
+    """Median seconds per batch of each contestant, all running each batch in turn."""
+    times: dict[str, list[float]] = {name: [] for name in contestants}
+    for number, batch in enumerate(batches):
+        for name, run in contestants.items():
+            began = time.perf_counter()
+            run(batch)
+            if number >= warm:
+                times[name].append(time.perf_counter() - began)
+    return {name: median(values) for name, values in times.items()}
+
+
+def compare_engines(folder: Path, batch_count: int) -> list[tuple[str, float, float]]:
+    """Rows of (what, ns per event, ratio) for the bound, in memory and durable."""
+    random = np.random.default_rng(7)
+    rows = make_accounts(random)
+    batches = [
+        make_events(BATCH_EVENTS, number * BATCH_EVENTS, random) for number in range(batch_count)
+    ]
+    bound = Bound(rows)
+    options = {"tables": [accounts], "transactions": [transfer]}
+    with hg.open(None, **options) as memory, hg.open(folder / "bank", **options) as durable:
+        memory.load(accounts, rows)
+        durable.load(accounts, rows)
+        contestants = {
+            "bound": bound.run,
+            "memory": lambda batch: memory.run(transfer, batch, order_by="ts"),
+            "durable": lambda batch: durable.run(transfer, batch, order_by="ts"),
+        }
+        seconds = alternate(contestants, batches)
+        piped = pipelined_ratio(memory, durable, batches)
+    each = {name: value / BATCH_EVENTS * 1e9 for name, value in seconds.items()}
+    return [
+        ("bare compiled loop (the bound)", each["bound"], 1.0),
+        ("engine in memory / bound", each["memory"], each["bound"] / each["memory"]),
+        ("engine durable, one run a batch / memory", each["durable"],
+         each["memory"] / each["durable"]),
+        ("engine durable, one run of many batches / memory", piped[1], piped[0] / piped[1]),
+    ]  # fmt: skip
+
+
+def pipelined_ratio(memory: Any, durable: Any, batches: list[pa.Table]) -> tuple[float, float]:
+    """ns per event of a run cut into batches, in memory and durable, in turn."""
+    events = pa.concat_tables(batches).combine_chunks()
+    times: dict[str, list[float]] = {"memory": [], "durable": []}
+    for _ in range(3):
+        for name, engine in (("memory", memory), ("durable", durable)):
+            began = time.perf_counter()
+            engine.run(transfer, events, order_by="ts", batch_size=BATCH_EVENTS)
+            times[name].append((time.perf_counter() - began) / events.num_rows * 1e9)
+    return median(times["memory"]), median(times["durable"])
+
+
+def compare_spark(folder: Path, file_count: int) -> tuple[float, float]:
+    """Seconds per micro-batch through Spark: fetching only, and fetching plus transactions."""
+    from pyspark.sql import SparkSession
+
+    random = np.random.default_rng(11)
+    source = folder / "events"
+    source.mkdir()
+    for number in range(file_count):
+        events = make_events(SPARK_BATCH_EVENTS, number * SPARK_BATCH_EVENTS, random)
+        pq.write_table(events, source / f"part-{number:04}.parquet", coerce_timestamps="us")
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .appName("bench")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.memory", "4g")
+        .config("spark.sql.shuffle.partitions", "2")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    engine = hg.open(folder / "spark-bank", tables=[accounts], transactions=[transfer])
+    engine.load(accounts, make_accounts(random))
+    sink = engine.sink(transfer, order_by="ts")
+    times: dict[str, list[float]] = {"fetch": [], "sink": []}
+    try:
+        _stream(spark, source, folder, {"fetch": lambda df, _: df.toArrow(), "sink": sink}, times)
+    finally:
+        engine.close()
+        spark.stop()
+    return median(times["fetch"][1:]), median(times["sink"][1:])
+
+
+def _stream(
+    spark: Any,
+    source: Path,
+    folder: Path,
+    functions: dict[str, Callable[..., Any]],
+    times: dict[str, list[float]],
+) -> None:
+    """The same query over the same files with each function, micro-batches timed by Spark."""
+    for name, function in functions.items():
+        query = (
+            spark.readStream.schema("ts timestamp, src bigint, dst bigint, amount double")
+            .option("maxFilesPerTrigger", 1)
+            .parquet(str(source))
+            .writeStream.foreachBatch(function)
+            .option("checkpointLocation", str(folder / f"checkpoint-{name}"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        for progress in query.recentProgress:
+            if progress["numInputRows"] > 0:
+                times[name].append(progress["durationMs"]["addBatch"] / 1000)
+
+
+_MEMORY_PROGRAM = """
+import resource
+import numpy as np
+import pyarrow as pa
+import headgate as hg
+accounts = hg.Table("accounts", "id bigint, balance double", key="id")
+engine = hg.open(None, tables=[accounts])
+count = {count}
+rows = pa.table({{"id": np.arange(count), "balance": np.zeros(count)}})
+engine.load(accounts, rows)
+del rows
+with open("/proc/self/status") as status:
+    resident = next(line for line in status if line.startswith("VmRSS"))
+print(int(resident.split()[1]) * 1024, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+def measure_memory(rows: int = MEMORY_ROWS) -> tuple[int, int]:
+    """Resident bytes of a process that holds that many rows, after loading and at its peak."""
+    program = _MEMORY_PROGRAM.format(count=rows)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    resident, peak = done.stdout.split()
+    return int(resident), int(peak)
+
+
+def main(quick: bool) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    folder = Path(tempfile.mkdtemp(prefix="headgate-bench-"))
+    table = Table("what", "ns per event", "ratio", "bar", title="Transfers, 100,000 accounts")
+    try:
+        with console.status("bare loop, in memory, durable: batches in turn"):
+            bars = {1: "0.4", 2: "0.5", 3: "0.5"}
+            for place, row in enumerate(compare_engines(folder, 30 if quick else 120)):
+                table.add_row(row[0], f"{row[1]:.0f}", f"{row[2]:.2f}", bars.get(place, ""))
+        with console.status("Spark: the same query fetching only, then with the sink"):
+            fetch, sink = compare_spark(folder, 4 if quick else 8)
+            each = sink / SPARK_BATCH_EVENTS * 1e9
+            table.add_row("Spark sink / fetching only", f"{each:.0f}", f"{fetch / sink:.2f}", "0.6")
+        with console.status("memory of 10 million rows"):
+            resident, peak = measure_memory()
+        console.print(table)
+        console.print(
+            f"10 million rows of (bigint, double): {resident / 2**20:.0f} MiB resident, "
+            f"{peak / 2**20:.0f} MiB at the peak of loading (bar: 1024 MiB)"
+        )
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

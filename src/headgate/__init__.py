@@ -1,0 +1,86 @@
+"""Headgate: ACID transactions over streams, for PySpark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headgate.spark.session import choose_worker_interpreter
+
+if TYPE_CHECKING:
+    from headgate.engine import Engine
+    from headgate.engine import open_engine as open
+    from headgate.errors import (
+        DamageError,
+        DeclarationError,
+        FormatError,
+        HeadgateError,
+        InputError,
+        InvariantError,
+        LockedError,
+        StoreError,
+    )
+    from headgate.execution.actions import abort, decimal, delete
+    from headgate.query.sql import Answer
+    from headgate.results import Result
+    from headgate.spark.session import register
+    from headgate.state.table import Table
+    from headgate.transactions import Transaction, output, transaction
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Answer",
+    "DamageError",
+    "DeclarationError",
+    "Engine",
+    "FormatError",
+    "HeadgateError",
+    "InputError",
+    "InvariantError",
+    "LockedError",
+    "Result",
+    "StoreError",
+    "Table",
+    "Transaction",
+    "abort",
+    "decimal",
+    "delete",
+    "open",
+    "output",
+    "register",
+    "transaction",
+]
+
+# Where each public name lives. They are imported when first used, so that a Spark worker that only
+# reads a store's files does not wait for the compiler to be imported.
+_HOMES = {
+    "errors": (
+        "DamageError DeclarationError FormatError HeadgateError InputError InvariantError "
+        "LockedError StoreError"
+    ),
+    "engine": "Engine",
+    "execution.actions": "abort decimal delete",
+    "query.sql": "Answer",
+    "results": "Result",
+    "spark.session": "register",
+    "state.table": "Table",
+    "transactions": "Transaction output transaction",
+}
+
+
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    if name == "open":
+        return importlib.import_module("headgate.engine").open_engine
+    for home, names in _HOMES.items():
+        if name in names.split():
+            return getattr(importlib.import_module(f"headgate.{home}"), name)
+    raise AttributeError(f"module 'headgate' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+choose_worker_interpreter()

@@ -1,0 +1,134 @@
+"""The proof at the end of the demo: what must hold of the ledger, asked from the store's files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table as Grid
+from rich.text import Text
+
+from headgate.cli import ledger
+from headgate.cli.tally import Tally
+
+Ask = Callable[[str], list[tuple[Any, ...]]]
+
+DEPOSITED = """
+    select coalesce(sum({column}), 0) from events join results using (event)
+    where transaction = 'deposit' and outcome = 'committed'
+"""
+REASONS = """
+    select outcome, coalesce(reason, ''), count(*) from results
+    group by outcome, reason order by outcome <> 'committed', count(*) desc
+"""
+TOP_ACCOUNTS = "select id, balance from accounts order by balance desc, id limit 5"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Something that must hold, with the figures that show it."""
+
+    what: str
+    shown: str
+    holds: bool
+
+
+def claims(ask: Ask, tally: Tally, rows: int) -> list[Claim]:
+    """All that the demo claims, computed anew from events, results and tables."""
+    return [
+        _conserved(ask, ("accounts", "balance"), "amount", ledger.FIRST_BALANCE * rows),
+        _conserved(ask, ("assets", "quantity"), "quantity", ledger.FIRST_QUANTITY * rows),
+        _exactly_once(ask),
+        _replayed(tally),
+        _whole_epochs(tally),
+    ]
+
+
+def _conserved(ask: Ask, place: tuple[str, str], event_column: str, first: Any) -> Claim:
+    table, column = place
+    deposited = ask(DEPOSITED.format(column=event_column))[0][0]
+    found = ask(f"select sum({column}) from {table}")[0][0]
+    shown = f"{first:,} first + {deposited:,} deposited = {found:,}"
+    return Claim(f"{table}: the total is conserved", shown, first + deposited == found)
+
+
+def _exactly_once(ask: Ask) -> Claim:
+    events, results, distinct = ask(
+        "select (select count(*) from events), count(*), count(distinct event) from results"
+    )[0]
+    shown = f"{events:,} events, {results:,} results of {distinct:,} events"
+    return Claim("each event ran exactly once", shown, events == results == distinct)
+
+
+def _replayed(tally: Tally) -> Claim:
+    again = sum(replay.results for replay in tally.replays)
+    shown = f"{again:,} events came again and were recognised"
+    return Claim("nothing is applied twice", shown, len(tally.replays) > 0)
+
+
+def _whole_epochs(tally: Tally) -> Claim:
+    whole = sum(total in tally.totals for total in tally.seen)
+    shown = f"{whole} of {len(tally.seen)} queries saw a whole epoch's total"
+    return Claim("queries see whole epochs", shown, whole == len(tally.seen))
+
+
+def _grid(title: str) -> Grid:
+    return Grid(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold")
+
+
+def claims_table(found: list[Claim]) -> RenderableType:
+    """Every claim with a mark that says whether it holds."""
+    grid = _grid("What must hold")
+    grid.add_column("claim")
+    grid.add_column("figures")
+    for claim in found:
+        mark = ("✓ ", "green") if claim.holds else ("✗ ", "red")
+        grid.add_row(Text.assemble(mark, claim.what), claim.shown)
+    return grid
+
+
+def outcomes_table(ask: Ask) -> RenderableType:
+    """How many events had which outcome, and why."""
+    grid = _grid("Outcomes and their reasons")
+    grid.add_column("outcome")
+    grid.add_column("reason")
+    grid.add_column("events", justify="right")
+    for outcome, reason, count in ask(REASONS):
+        grid.add_row(outcome, reason, f"{count:,}")
+    return grid
+
+
+def top_accounts_table(ask: Ask) -> RenderableType:
+    """The accounts with the most money."""
+    grid = _grid("Top accounts")
+    grid.add_column("id", justify="right")
+    grid.add_column("balance", justify="right")
+    for number, balance in ask(TOP_ACCOUNTS):
+        grid.add_row(str(number), f"{balance:,.2f}")
+    return grid
+
+
+def where_to_look(store: Path) -> RenderableType:
+    """Where the store is and the commands that show more of it."""
+    command, path = _command(), os.path.relpath(store)
+    examples = [
+        f'{command} sql {path} "select * from accounts order by balance desc limit 10"',
+        f'{command} sql {path} "select reason, count(*) from results group by reason"',
+        f"{command} sql {path} --epoch 5 \"select sum(balance) from accounts\"",
+        f"{command} tables {path}",
+        f"{command} log {path} --last 5",
+        f"{command} verify {path}",
+    ]
+    lines = [Text(f"The store is {path}. Look further, from any process:", "bold")]
+    return Group(*lines, *(Text(f"  {example}") for example in examples))
+
+
+def _command() -> str:
+    """How the reader of these lines starts this program: by `./run` inside a clone of the repo."""
+    in_clone = Path("run").is_file() and Path("src", "headgate").is_dir()
+    return "./run headgate" if in_clone else "headgate"

@@ -1,0 +1,73 @@
+"""The verdict: what `headgate verify` says about a store, and what its owner can do next."""
+
+from __future__ import annotations
+
+import os
+
+from rich.console import Console
+from rich.text import Text
+
+from headgate.cli.output import amount_of_bytes, numbers
+from headgate.cli.verify import Report
+
+
+def show(console: Console, report: Report, store: str) -> None:
+    """Print the findings, then the verdict; `store` is the path as the user wrote it."""
+    for name, value in _facts(report):
+        console.print(Text.assemble((f"{name:<10}", "dim"), value), soft_wrap=True)
+    for damage in report.damages:
+        console.print(Text.assemble((f"{'damaged':<10}", "bold red"), damage), soft_wrap=True)
+    style = "green" if report.is_whole else "bold red"
+    word = "whole" if report.is_whole else "DAMAGED"
+    console.print(Text.assemble((f"{word}: ", style), verdict(report, store)), soft_wrap=True)
+
+
+def _facts(report: Report) -> list[tuple[str, str]]:
+    published = "not readable" if report.published is None else f"epoch {report.published}"
+    log = (
+        f"{report.segments} segment(s), {len(report.epochs):,} whole epochs, "
+        f"{amount_of_bytes(report.log_bytes)}"
+    )
+    return [
+        ("store", f"{report.path}, {report.tables} table(s)"),
+        ("published", published),
+        ("log", log),
+        ("snapshots", f"at epoch {numbers(report.snapshots)}" if report.snapshots else "none"),
+        ("tail", _tail(report)),
+    ]
+
+
+def _tail(report: Report) -> str:
+    """What lies behind the published epoch; none of it was ever acknowledged."""
+    parts = []
+    if report.unpublished:
+        parts.append(f"epoch {numbers(report.unpublished)} whole and not yet published")
+    if report.torn is not None:
+        name = os.path.basename(report.torn.file)
+        parts.append(
+            f"unfinished bytes in {name} from offset {report.torn.offset} on: being written now, or "
+            "cut off when the store is next opened; no commit was acknowledged there"
+        )
+    return "; ".join(parts) or "nothing behind it"
+
+
+def verdict(report: Report, store: str) -> str:
+    """One sentence or two: what opening gives, what is lost, what can be read."""
+    readable, last = report.readable, report.last_epoch
+    opens = bool(readable) and readable[-1] == last
+    if report.is_whole:
+        return f"opening the store gives epoch {max([last, *report.unpublished])}, nothing is lost"
+    said = []
+    if report.lost:
+        said.append(f"the changes and results of epoch {numbers(report.lost)} are lost")
+    if opens:
+        said.append(f"opening the store gives epoch {last}, the newest one")
+    else:
+        said.append("opening the store to write is refused: restore it from a backup")
+    if readable and readable != [0] and report.published is not None:
+        said.append(f"the tables can be read at epoch {numbers(readable)}")
+        example = f'headgate sql {store} --epoch {readable[-1]} "select ..."'
+        said[-1] += "" if opens else f", the newest with: {example}"
+    elif not opens:
+        said.append("no epoch can be read")
+    return "; ".join(said)

@@ -1,0 +1,56 @@
+"""Declarations: what a store says about its tables and streams, and whether a program fits it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from headgate.errors import DeclarationError
+from headgate.state.schema import Schema
+from headgate.state.table import Table
+
+FORMAT = 1
+
+
+def describe_table(table: Table) -> dict[str, Any]:
+    """A table's declaration as JSON."""
+    check = None if table.check is None else table.check.text
+    return {"columns": table.schema.ddl, "key": list(table.key), "check": check}
+
+
+def read_table(name: str, description: Mapping[str, Any]) -> Table:
+    """The inverse of `describe_table`."""
+    return Table(name, description["columns"], description["key"], description.get("check"))
+
+
+def merge_tables(declared: Iterable[Table], stored: Mapping[str, Any]) -> dict[str, Table]:
+    """The tables of the program and of the store; where both have one, it must be the same."""
+    found = {name: read_table(name, description) for name, description in stored.items()}
+    for table in declared:
+        if table.name in found:
+            _refuse_difference(table, found[table.name])
+        found[table.name] = table
+    return found
+
+
+def _refuse_difference(declared: Table, stored: Table) -> None:
+    mine, theirs = describe_table(declared), describe_table(stored)
+    for part in ("columns", "key", "check"):
+        if mine[part] != theirs[part]:
+            raise DeclarationError(
+                f"table {declared.name!r}: the program declares {part} {mine[part]!r}, "
+                f"the store has {theirs[part]!r}; declare it as the store has it, "
+                "or open another store"
+            )
+
+
+def merge_stream(stored: Mapping[str, Any] | None, results: Schema) -> dict[str, Any]:
+    """A stream's columns when results of this schema join those it already has."""
+    columns = {} if stored is None else {c.name: c for c in Schema.parse(stored["results"])}
+    for column in results:
+        if columns.setdefault(column.name, column).type != column.type:
+            raise DeclarationError(
+                f"results column {column.name!r} is a {column.type}, "
+                f"the store's stream has it as a {columns[column.name].type}"
+            )
+    return {"results": Schema(tuple(columns.values())).ddl}

@@ -1,0 +1,226 @@
+"""Every byte of a store on disk, described in one place; version 1. All numbers little-endian.
+
+    STORE/
+      manifest.json                   declarations (JSON, with a checksum)
+      head                            the newest published epoch: two slots, written in turn
+      lock                            the writer's lock, holding its process number
+      log/00000000000000000001.log    segments, named by the first epoch in them
+      snapshots/00000000000000000042.snapshot    all tables at one epoch
+      *.new                           unfinished; removed when the store is next opened
+
+Records. Segment header, frame header, head slot, snapshot header and snapshot trailer are records
+of 64 bytes. Each begins with 4 bytes magic, u16 version, u16 kind and ends with u64 checksum; these
+places stay the same in every later version, so that an older Headgate can refuse a newer store by
+name. The checksum is xxh3_64 over the record's first 56 bytes (seed 0); a frame's also covers its
+payload.
+
+Segment: one segment header, then frames without gaps until the end of the file. In the last segment
+zeros may follow them: a segment is filled with zeros before it is used, and cut when it is left.
+    header  magic "HGsg", version, kind 1, u64 first epoch, u64 previous (checksum of the last frame
+            before this segment, 0 at the log's beginning), i64 creation time in us, 24 zero bytes,
+            u64 checksum
+
+Frame: one epoch. 64-byte header, then the payload, whose length is a multiple of 64.
+    header  magic "HGfr", version, kind 1 (commit), u64 epoch, i64 time in us, u64 durable (the
+            newest epoch known to be synced when this frame was written), u64 payload length,
+            u64 previous (checksum of the frame before, or of the segment header), u64 zero,
+            u64 checksum
+    The checksum is xxh3_64 with seed `previous` over the payload followed by the header's first 56
+    bytes. The payload comes first because a long frame is written in pieces and its length, which
+    the header holds, is known last. `previous` is both stored and used as seed: each frame proves
+    its own bytes and its place in the chain. `durable` tells a torn tail from damage: only a frame
+    that no later frame calls durable may be cut.
+
+Payload: parts, each of
+    u16 kind, u16 name length in bytes, u32 zero, u64 body length, name (UTF-8), zeros up to a
+    multiple of 64, body, zeros up to a multiple of 64
+    kind 1  meta     JSON, always the first part: see below
+    kind 2  changes  an Arrow IPC stream of one record batch; name = table; a long batch is cut
+                     into several parts
+    kind 3  results  as above; name empty
+    kind 4  held     as above; name = inlet; at least one part (perhaps of no rows) when held
+    meta    {"source": [query id, batch id] or null, "rows": {table: changed rows}, "results": rows
+            or null, "slots": {table: one more than the highest slot ever used}, "inlets": {name:
+            {"watermark_us": n or null, "arrivals": n, "held": true or false}}}
+
+Head: two slots of 64 bytes at offsets 0 and 512. The valid slot with the higher sequence counts.
+    slot    magic "HGhd", version, kind 1, u64 sequence, u64 epoch, u64 segment (first epoch), u64
+            offset (end of the epoch's frame), u64 frame checksum, 8 zero bytes, u64 checksum
+
+Snapshot: header, blocks, footer, trailer.
+    header  magic "HGsn", version, kind 1, u64 epoch, i64 time in us, u64 segment, u64 offset, u64
+            frame checksum (the place in the log where replay goes on), 8 zero bytes, u64 checksum
+    block   an Arrow IPC stream of one record batch, with zeros up to a multiple of 64
+    footer  JSON with spaces up to a multiple of 64: {"tables": {name: {"slots": n, "blocks":
+            [block...]}}, "sources": {query id: [batch id, epoch]}, "inlets": {name:
+            {"watermark_us", "arrivals", "held": [block...] or null}}}; a block is [offset, length
+            with zeros, rows, lowest slot, highest slot, checksum]; its checksum is xxh3_64 over its
+            bytes and zeros with the header's checksum as seed
+    trailer magic "HGst", version, kind 1, u64 footer offset, u64 footer length, u64 footer checksum
+            (xxh3_64, seed as for blocks), 24 zero bytes, u64 checksum; the file ends here
+
+Manifest: JSON {"headgate": version, "checksum": 16 hex digits, "manifest": declarations}; the
+checksum is xxh3_64 over the JSON of [version, declarations] with sorted keys and no spaces.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import xxhash
+
+from headgate.errors import DamageError, FormatError
+
+VERSION = 1
+RECORD_BYTES = 64
+ALIGNMENT_BYTES = 64
+KIND = 1
+
+SEGMENT_MAGIC = b"HGsg"
+FRAME_MAGIC = b"HGfr"
+HEAD_MAGIC = b"HGhd"
+SNAPSHOT_MAGIC = b"HGsn"
+TRAILER_MAGIC = b"HGst"
+
+SEGMENT_HEADER = struct.Struct("<4sHHQQq24xQ")
+FRAME_HEADER = struct.Struct("<4sHHQqQQQQQ")
+HEAD_SLOT = struct.Struct("<4sHHQQQQQ8xQ")
+SNAPSHOT_HEADER = struct.Struct("<4sHHQqQQQ8xQ")
+SNAPSHOT_TRAILER = struct.Struct("<4sHHQQQ24xQ")
+PART_HEADER = struct.Struct("<HHIQ")
+_CHECKSUM = struct.Struct("<Q")
+_PREFIX = struct.Struct("<4sHH")
+COVERED_BYTES = RECORD_BYTES - _CHECKSUM.size
+
+PART_META = 1
+PART_CHANGES = 2
+PART_RESULTS = 3
+PART_HELD = 4
+
+HEAD_SLOT_OFFSETS = (0, 512)
+HEAD_BYTES = 576
+
+MANIFEST_NAME = "manifest.json"
+HEAD_NAME = "head"
+LOCK_NAME = "lock"
+LOG_FOLDER = "log"
+SNAPSHOT_FOLDER = "snapshots"
+SEGMENT_SUFFIX = ".log"
+SNAPSHOT_SUFFIX = ".snapshot"
+UNFINISHED_SUFFIX = ".new"
+
+checksum_of = xxhash.xxh3_64_intdigest
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place in the log between two frames: after `epoch`, whose frame has this checksum.
+
+    Offset 0 means before the segment's header; `checksum` is None where the chain's value is not
+    known because reading starts in the middle.
+    """
+
+    epoch: int
+    segment: int
+    offset: int
+    checksum: int | None
+
+
+BEGINNING = Position(epoch=0, segment=1, offset=0, checksum=0)
+
+
+@dataclass(frozen=True, slots=True)
+class FrameHeader:
+    """The fields of a frame's header."""
+
+    epoch: int
+    time_us: int
+    durable: int
+    payload_length: int
+    previous: int
+    checksum: int
+
+
+def padded(length: int) -> int:
+    """The length up to the next multiple of 64."""
+    return -(-length // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+def segment_name(first_epoch: int) -> str:
+    """The file name of the segment that begins with the epoch."""
+    return f"{first_epoch:020d}{SEGMENT_SUFFIX}"
+
+
+def snapshot_name(epoch: int) -> str:
+    """The file name of the snapshot at the epoch."""
+    return f"{epoch:020d}{SNAPSHOT_SUFFIX}"
+
+
+def numbers_of(names: list[str], suffix: str) -> list[int]:
+    """The epochs in the file names that end with the suffix, ascending."""
+    stems = [name.removesuffix(suffix) for name in names if name.endswith(suffix)]
+    return sorted(int(stem) for stem in stems if len(stem) == 20 and stem.isdecimal())
+
+
+def seal(layout: struct.Struct, magic: bytes, *fields: int) -> bytes:
+    """A 64-byte record with its checksum."""
+    open_record = layout.pack(magic, VERSION, KIND, *fields, 0)[:COVERED_BYTES]
+    return open_record + _CHECKSUM.pack(checksum_of(open_record))
+
+
+def unseal(layout: struct.Struct, magic: bytes, record: bytes, where: str) -> tuple[int, ...]:
+    """The fields of a record and its checksum, or DamageError or FormatError naming `where`."""
+    if len(record) < RECORD_BYTES:
+        raise DamageError(f"{where}: the file ends inside a record")
+    stored = _CHECKSUM.unpack_from(record, COVERED_BYTES)[0]
+    if record[:4] != magic or checksum_of(record[:COVERED_BYTES]) != stored:
+        raise DamageError(f"{where}: the record does not match its checksum")
+    version, kind = _PREFIX.unpack_from(record)[1:]
+    if version != VERSION or kind != KIND:
+        raise FormatError(
+            f"{where}: written by format {version}, kind {kind}, and this Headgate reads format "
+            f"{VERSION}: upgrade Headgate"
+        )
+    return layout.unpack(record)[3:]
+
+
+def frame_header(
+    epoch: int, time_us: int, durable: int, payload_length: int, previous: int
+) -> bytes:
+    """A frame's header without its checksum: what the checksum covers after the payload."""
+    fields = (epoch, time_us, durable, payload_length, previous, 0, 0)
+    return FRAME_HEADER.pack(FRAME_MAGIC, VERSION, KIND, *fields)[:COVERED_BYTES]
+
+
+def sealed_frame_header(covered: bytes, checksum: int) -> bytes:
+    """The header as it goes to disk."""
+    return covered + _CHECKSUM.pack(checksum)
+
+
+def parse_frame_header(record: Any) -> FrameHeader | None:
+    """The fields of a frame header, or None when these bytes do not begin a frame."""
+    if len(record) < RECORD_BYTES:
+        return None
+    magic, version, kind, *fields = FRAME_HEADER.unpack(record)
+    epoch, time_us, durable, payload_length, previous, zero, checksum = fields
+    known = magic == FRAME_MAGIC and version == VERSION and kind == KIND and zero == 0
+    if not known or payload_length % ALIGNMENT_BYTES:
+        return None
+    return FrameHeader(epoch, time_us, durable, payload_length, previous, checksum)
+
+
+def frame_checksum(payload: Any, covered: Any, previous: int) -> int:
+    """The checksum of a frame from its payload, its header's first 56 bytes and the chain."""
+    running = xxhash.xxh3_64(payload, seed=previous)
+    running.update(covered)
+    return running.intdigest()
+
+
+def damage(path: str, offset: int, what: str) -> DamageError:
+    """The error for damaged bytes, with their place and what to do."""
+    return DamageError(
+        f"damaged bytes in {path} at offset {offset}: {what}; `headgate verify` shows what can be "
+        "saved, or restore the store from a backup"
+    )

@@ -1,0 +1,83 @@
+"""The head: the small file that tells every process which epoch is durable.
+
+Invariant: the head is written after the sync of what it names, so it may lag behind the log but
+never runs ahead of it. It is not synced itself at every commit: after a loss of power the writer
+that reopens the store finds the true end of the log and publishes it again.
+"""
+
+from __future__ import annotations
+
+import os
+
+from headgate.durability import format as layout
+from headgate.durability.format import Position
+from headgate.errors import DamageError
+from headgate.io import Disk, File, read_file
+
+
+def read_head(disk: Disk, path: str) -> tuple[int, Position] | None:
+    """The newest valid slot's sequence and position; None when there is none."""
+    try:
+        content = read_file(disk, path)
+    except FileNotFoundError:
+        return None
+    slots = [_read_slot(content, offset, path) for offset in layout.HEAD_SLOT_OFFSETS]
+    return max((slot for slot in slots if slot is not None), key=_sequence, default=None)
+
+
+def _sequence(slot: tuple[int, Position]) -> int:
+    return slot[0]
+
+
+def _read_slot(content: bytes, offset: int, path: str) -> tuple[int, Position] | None:
+    record = content[offset : offset + layout.RECORD_BYTES]
+    where = f"{path} at offset {offset}"
+    try:
+        fields = layout.unseal(layout.HEAD_SLOT, layout.HEAD_MAGIC, record, where)
+    except DamageError:
+        return None
+    sequence, epoch, segment, place, checksum, _ = fields
+    return sequence, Position(epoch, segment, place, checksum)
+
+
+class Head:
+    """The writer's side of the head: slots are written in turn, so that a torn one leaves one."""
+
+    def __init__(self, file: File, sequence: int) -> None:
+        self._file = file
+        self._sequence = sequence
+
+    @classmethod
+    def open(cls, disk: Disk, path: str) -> Head:
+        """Open the head, or make one that publishes epoch 0."""
+        newest = read_head(disk, path)
+        if newest is not None:
+            return cls(disk.open(path, "write"), newest[0])
+        head = cls(disk.open(path, "create"), 0)
+        head._file.write(0, bytes(layout.HEAD_BYTES))
+        return head
+
+    def publish(self, position: Position) -> None:
+        """Show readers an epoch; call it only when that epoch is synced."""
+        self._sequence += 1
+        place = (position.epoch, position.segment, position.offset, position.checksum or 0)
+        record = layout.seal(layout.HEAD_SLOT, layout.HEAD_MAGIC, self._sequence, *place)
+        self._file.write(layout.HEAD_SLOT_OFFSETS[self._sequence % 2], record)
+
+    def sync(self) -> None:
+        """Make the head itself survive a loss of power."""
+        self._file.sync()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def create_head(disk: Disk, path: str) -> None:
+    """Make the head of a new store, durably."""
+    head = Head.open(disk, path)
+    try:
+        head.publish(layout.BEGINNING)
+        head.sync()
+    finally:
+        head.close()
+    disk.sync_folder(os.path.dirname(path))

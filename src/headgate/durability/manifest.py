@@ -1,0 +1,48 @@
+"""The manifest: a store's declarations as JSON, replaced whole, proved by a checksum.
+
+Invariant: a folder with a manifest is a store; it is the last file that making a store creates.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from headgate.durability import format as layout
+from headgate.errors import DamageError, FormatError
+from headgate.io import Disk, read_file, replace_file
+
+
+def read_manifest(disk: Disk, path: str) -> dict[str, Any]:
+    """The declarations in the file; FileNotFoundError when there is none."""
+    content = read_file(disk, path)
+    try:
+        whole = json.loads(content)
+        version, stored, manifest = whole["headgate"], whole["checksum"], whole["manifest"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise layout.damage(path, 0, "the manifest is not readable") from error
+    if isinstance(version, int) and version > layout.VERSION:
+        raise FormatError(
+            f"{path}: the store was written by format {version}, and this Headgate reads format "
+            f"{layout.VERSION}: upgrade Headgate"
+        )
+    if stored != _checksum(version, manifest) or not isinstance(manifest, dict):
+        raise _mismatch(path)
+    return manifest
+
+
+def write_manifest(disk: Disk, path: str, manifest: Mapping[str, Any]) -> None:
+    """Replace the declarations in one durable step."""
+    checksum = _checksum(layout.VERSION, manifest)
+    whole = {"headgate": layout.VERSION, "checksum": checksum, "manifest": manifest}
+    replace_file(disk, path, json.dumps(whole, indent=2).encode() + b"\n")
+
+
+def _checksum(version: Any, manifest: Any) -> str:
+    compact = json.dumps([version, manifest], sort_keys=True, separators=(",", ":"))
+    return f"{layout.checksum_of(compact.encode()):016x}"
+
+
+def _mismatch(path: str) -> DamageError:
+    return layout.damage(path, 0, "the manifest does not match its checksum")

@@ -1,0 +1,175 @@
+"""Recovery: the state of a store from its newest whole snapshot and the log behind it.
+
+Invariant: the recovered epoch is never below one that was acknowledged, and never half of one. What
+is recovered is durable before anyone hears of it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headgate.durability import format as layout
+from headgate.durability.commit import Inlet, Mark, Recovered
+from headgate.durability.format import Position
+from headgate.durability.frame import inlets_of, meta_of, parts_of
+from headgate.durability.replay import Replay
+from headgate.durability.scan import Frame, LogReader, Tail, Torn, read_buffer
+from headgate.durability.snapshot import Snapshot, snapshot_epochs
+from headgate.errors import DamageError
+from headgate.io import Disk
+
+_COPY_BYTES = 4 << 20
+
+
+class Rebuilt:
+    """A store's state while frames are applied to it."""
+
+    def __init__(self, start: Position = layout.BEGINNING) -> None:
+        self.position = start
+        self.time_us = 0
+        self.sources: dict[str, tuple[int, int]] = {}
+        self.inlets: dict[str, Inlet] = {}
+        self.slots: dict[str, int] = {}
+        self.replays: dict[str, Replay] = {}
+        self.bytes = 0
+
+    @classmethod
+    def from_snapshot(cls, snapshot: Snapshot) -> Rebuilt:
+        """Begin with a snapshot; DamageError when any of its bytes is wrong."""
+        mark = snapshot.mark()
+        state = cls(mark.position)
+        state.time_us = mark.time_us
+        state.sources.update(mark.sources)
+        state.inlets.update(mark.inlets)
+        state.slots.update(mark.slots)
+        for table in snapshot.tables():
+            replay = state.replays.setdefault(table, Replay())
+            for batch in snapshot.batches(table):
+                replay.insert(batch)
+        return state
+
+    def apply(self, frame: Frame) -> None:
+        """Go one epoch on."""
+        meta = meta_of(frame.payload)
+        for part in parts_of(frame.payload):
+            if part.kind == layout.PART_CHANGES:
+                self.replays.setdefault(part.name, Replay()).apply(part.batch())
+        if meta["source"] is not None:
+            query, batch = meta["source"]
+            self.sources[query] = (batch, frame.header.epoch)
+        self.inlets.update(inlets_of(frame.payload, meta))
+        self.slots.update(meta["slots"])
+        self.time_us = frame.header.time_us
+        self.position = frame.end
+        self.bytes += layout.RECORD_BYTES + frame.header.payload_length
+
+    def apply_all(self, frames: Iterable[Frame]) -> None:
+        for frame in frames:
+            self.apply(frame)
+
+    def recovered(self) -> Recovered:
+        """The state as the engine gets it."""
+        images = {table: replay.image() for table, replay in self.replays.items()}
+        return Recovered(
+            epoch=self.position.epoch,
+            time_us=self.time_us,
+            images={table: image for table, image in images.items() if image.num_columns > 1},
+            sources=dict(self.sources),
+            inlets=dict(self.inlets),
+            slots=dict(self.slots),
+        )
+
+    def mark(self) -> Mark:
+        """The state without its rows."""
+        return Mark(self.position, self.time_us, self.sources, self.inlets, self.slots)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What recovery found: the state, the bytes it replayed or cut, the snapshots it refused."""
+
+    recovered: Recovered
+    mark: Mark
+    replayed_bytes: int
+    torn: Torn | None
+    damaged_snapshots: tuple[str, ...]
+
+
+def recover_store(disk: Disk, path: str, published: Position | None) -> Outcome:
+    """Rebuild the state of a store and leave its log whole, synced and ready to go on."""
+    folder = os.path.join(path, layout.LOG_FOLDER)
+    state, damaged = _newest_snapshot(disk, os.path.join(path, layout.SNAPSHOT_FOLDER))
+    durable = state.position
+    if published is not None and published.epoch > durable.epoch:
+        state.apply_all(LogReader(disk, folder).frames(durable, published.epoch))
+        _check_published(folder, state.position, published)
+        durable = state.position
+    tail = Tail(disk, folder, durable)
+    state.apply_all(tail.frames())
+    state.position = tail.position
+    _settle(disk, folder, durable, tail)
+    return Outcome(state.recovered(), state.mark(), state.bytes, tail.torn, tuple(damaged))
+
+
+def _newest_snapshot(disk: Disk, folder: str) -> tuple[Rebuilt, list[str]]:
+    """The state at the newest whole snapshot, or at the log's beginning."""
+    damaged: list[str] = []
+    for epoch in reversed(snapshot_epochs(disk, folder)):
+        try:
+            snapshot = Snapshot.open(disk, folder, epoch)
+            try:
+                return Rebuilt.from_snapshot(snapshot), damaged
+            finally:
+                snapshot.close()
+        except DamageError as error:
+            damaged.append(str(error))
+    return Rebuilt(), damaged
+
+
+def _check_published(folder: str, found: Position, published: Position) -> None:
+    """The frame that was published must be the one in the log."""
+    if found.segment == published.segment and found != published:
+        path = os.path.join(folder, layout.segment_name(found.segment))
+        what = f"epoch {found.epoch} is not the frame that was published"
+        raise layout.damage(path, found.offset, what)
+
+
+def _settle(disk: Disk, folder: str, durable: Position, tail: Tail) -> None:
+    """Cut what is torn and make durable what was found beyond the last known sync."""
+    if tail.torn is not None:
+        _cut(disk, tail.torn)
+    if tail.position.offset and tail.position != durable:
+        _write_again(disk, folder, durable, tail.position)
+    disk.sync_folder(folder)
+
+
+def _cut(disk: Disk, torn: Torn) -> None:
+    if torn.offset == 0:
+        disk.remove(torn.file)
+        return
+    file = disk.open(torn.file, "write")
+    try:
+        file.truncate(torn.offset)
+        file.sync()
+    finally:
+        file.close()
+
+
+def _write_again(disk: Disk, folder: str, durable: Position, end: Position) -> None:
+    """Write the frames after the last known sync once more, over themselves, and sync them.
+
+    Syncing alone would not do: after a failed sync the system may hold pages that it calls clean
+    though they never reached the disk, and a second sync would then promise what is not there.
+    """
+    file = disk.open(os.path.join(folder, layout.segment_name(end.segment)), "write")
+    try:
+        offset = durable.offset if durable.segment == end.segment else 0
+        while offset < end.offset:
+            piece = read_buffer(file, offset, min(_COPY_BYTES, end.offset - offset))
+            file.write(offset, memoryview(piece))
+            offset += piece.size
+        file.sync()
+    finally:
+        file.close()

@@ -1,0 +1,388 @@
+"""Reading the log: frames in order, each proved by its checksum and its place in the chain.
+
+Invariant: what is handed out was verified byte by byte; what cannot be verified is an error that
+names file and offset, or, at the very end of the log, a tail that no one was ever told of.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from headgate.durability import format as layout
+from headgate.durability.format import FrameHeader, Position
+from headgate.errors import DamageError
+from headgate.io import Disk, File
+
+_WINDOW_BYTES = 1 << 20
+_HOP_WINDOW_BYTES = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One verified frame and where it was found."""
+
+    header: FrameHeader
+    payload: pa.Buffer
+    file: str
+    offset: int
+    end: Position
+
+
+@dataclass(frozen=True, slots=True)
+class Torn:
+    """The place after which the log's last segment holds nothing valid, and why."""
+
+    file: str
+    offset: int
+    reason: str
+
+
+class _BadBytes(Exception):
+    """Bytes that are not what should be at this place; the caller judges what that means."""
+
+    def __init__(self, file: str, offset: int, reason: str) -> None:
+        super().__init__(reason)
+        self.file, self.offset, self.reason = file, offset, reason
+
+    def damage(self) -> DamageError:
+        return layout.damage(self.file, self.offset, self.reason)
+
+
+class Window:
+    """A file seen through one buffer that moves forward, so that short frames share a read."""
+
+    def __init__(self, file: File, window_bytes: int) -> None:
+        self._file = file
+        self._window_bytes = window_bytes
+        self._start = 0
+        self._buffer = pa.py_buffer(b"")
+
+    def read(self, offset: int, size: int) -> pa.Buffer:
+        """So many bytes from the offset on; fewer where the file ends."""
+        place = offset - self._start
+        if place < 0 or place + size > self._buffer.size:
+            self._buffer = read_buffer(self._file, offset, max(size, self._window_bytes))
+            self._start, place = offset, 0
+        return self._buffer.slice(place, min(size, self._buffer.size - place))
+
+
+def read_buffer(file: File, offset: int, size: int) -> pa.Buffer:
+    """Bytes of a file in memory aligned for Arrow; fewer where the file ends."""
+    size = max(0, min(size, file.size() - offset))
+    if size == 0:
+        return pa.py_buffer(b"")
+    memory = pa.allocate_buffer(size)
+    count = file.read_into(offset, memoryview(memory).cast("B"))
+    return memory.slice(0, count)
+
+
+class Cursor:
+    """A place in the log that moves from frame to frame and from segment to segment."""
+
+    def __init__(
+        self, disk: Disk, folder: str, position: Position, window_bytes: int = _WINDOW_BYTES
+    ) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._window_bytes = window_bytes
+        self._file: File | None = None
+        self.position = position
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def path(self, segment: int | None = None) -> str:
+        """The file of a segment, of the one the cursor is in by default."""
+        number = self.position.segment if segment is None else segment
+        return os.path.join(self._folder, layout.segment_name(number))
+
+    def next(self) -> Frame | None:
+        """The frame here, verified, and step behind it; None at the end of the log."""
+        if not self.enter():
+            return None
+        header = self._header()
+        offset = self.position.offset
+        record = self._window.read(offset, layout.RECORD_BYTES + header.payload_length)
+        payload = record.slice(layout.RECORD_BYTES)
+        if payload.size < header.payload_length:
+            raise self._bad("the file ends inside a frame")
+        covered = record.slice(0, layout.COVERED_BYTES)
+        if layout.frame_checksum(payload, covered, header.previous) != header.checksum:
+            raise self._bad("the frame does not match its checksum")
+        self._step(header)
+        return Frame(header, payload, self._opened().path, offset, self.position)
+
+    def skip(self) -> bool:
+        """Step behind the frame here by its header alone; False at the end of the log."""
+        if not self.enter():
+            return False
+        header = self._header()
+        end = self.position.offset + layout.RECORD_BYTES + header.payload_length
+        if end > self._opened().size():
+            raise self._bad("the file ends inside a frame")
+        self._step(header)
+        return True
+
+    def enter(self) -> bool:
+        """Be at the beginning of a frame; False when the log ends here."""
+        if self._file is None and not self._open():
+            return False
+        if self.position.offset == 0:
+            self._segment_header()
+        size = self._opened().size()
+        if self.position.offset != size:
+            return self._before_end(size)
+        following = self.position.epoch + 1
+        if following == self.position.segment or not self._disk.exists(self.path(following)):
+            return False
+        self.close()
+        self.position = replace(self.position, segment=following, offset=0)
+        return self.enter()
+
+    def _before_end(self, size: int) -> bool:
+        if self.position.offset > size:
+            raise self._bad(f"the file ends at {size}, before this place")
+        return True
+
+    def _open(self) -> bool:
+        try:
+            self._file = self._disk.open(self.path(), "read")
+        except FileNotFoundError:
+            return False
+        self._window = Window(self._file, self._window_bytes)
+        return True
+
+    def _opened(self) -> File:
+        if self._file is None:
+            raise self._bad("the segment is missing")
+        return self._file
+
+    def _segment_header(self) -> None:
+        record = self._window.read(0, layout.RECORD_BYTES).to_pybytes()
+        where = f"{self.path()} at offset 0"
+        try:
+            fields = layout.unseal(layout.SEGMENT_HEADER, layout.SEGMENT_MAGIC, record, where)
+        except DamageError as error:
+            raise self._bad("the segment's header does not match its checksum") from error
+        first_epoch, previous, _, checksum = fields
+        if first_epoch != self.position.segment:
+            raise self._bad(f"the segment's header says that it begins with epoch {first_epoch}")
+        if self.position.checksum not in (None, previous):
+            raise self._bad("the segment does not follow the frame before it")
+        self.position = replace(self.position, offset=layout.RECORD_BYTES, checksum=checksum)
+
+    def _header(self) -> FrameHeader:
+        """The header of the frame here, in its place in the chain."""
+        header = layout.parse_frame_header(
+            self._window.read(self.position.offset, layout.RECORD_BYTES)
+        )
+        if header is None:
+            raise self._bad("no frame begins here")
+        if header.epoch != self.position.epoch + 1:
+            raise self._bad(f"epoch {header.epoch} in place of {self.position.epoch + 1}")
+        if self.position.checksum not in (None, header.previous):
+            raise self._bad("the frame does not follow the one before it")
+        return header
+
+    def _step(self, header: FrameHeader) -> None:
+        end = self.position.offset + layout.RECORD_BYTES + header.payload_length
+        self.position = Position(header.epoch, self.position.segment, end, header.checksum)
+
+    def _bad(self, reason: str) -> _BadBytes:
+        return _BadBytes(self.path(), self.position.offset, reason)
+
+
+class LogReader:
+    """The segments of one log folder, for reading from any process."""
+
+    def __init__(self, disk: Disk, folder: str) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._places: dict[int, tuple[array[int], array[int]]] = {}
+
+    def segments(self) -> list[int]:
+        """The first epochs of the segments, ascending."""
+        return layout.numbers_of(self._disk.list(self._folder), layout.SEGMENT_SUFFIX)
+
+    def frames(self, start: Position, last_epoch: int) -> Iterator[Frame]:
+        """The frames after the start up to an epoch that is known to be durable."""
+        cursor = Cursor(self._disk, self._folder, start)
+        try:
+            while cursor.position.epoch < last_epoch:
+                frame = cursor.next()
+                if frame is None:
+                    raise _ends_early(cursor, last_epoch)
+                yield frame
+        except _BadBytes as bad:
+            raise bad.damage() from bad
+        finally:
+            cursor.close()
+
+    def locate(self, epoch: int) -> Position:
+        """The place before the frame of a durable epoch, found by hopping over headers."""
+        segments = self.segments()
+        number = bisect_right(segments, epoch) - 1
+        if number < 0:
+            path = os.path.join(self._folder, layout.segment_name(epoch))
+            raise layout.damage(path, 0, f"no segment holds epoch {epoch}")
+        segment = segments[number]
+        offsets, checksums = self._places.setdefault(segment, (array("Q"), array("Q")))
+        if epoch - segment >= len(offsets):
+            self._hop(segment, epoch, offsets, checksums)
+        place = epoch - segment
+        return Position(epoch - 1, segment, offsets[place], checksums[place])
+
+    def _hop(self, segment: int, epoch: int, offsets: array[int], checksums: array[int]) -> None:
+        """Extend a segment's known places up to the epoch."""
+        known = len(offsets)
+        start = Position(segment - 1, segment, 0, None)
+        if known:
+            start = Position(segment + known - 2, segment, offsets[-1], checksums[-1])
+        cursor = Cursor(self._disk, self._folder, start, _HOP_WINDOW_BYTES)
+        try:
+            while segment + len(offsets) <= epoch:
+                if known and not cursor.skip():
+                    raise _ends_early(cursor, epoch)
+                if not known and not cursor.enter():
+                    raise _ends_early(cursor, epoch)
+                known = 1
+                offsets.append(cursor.position.offset)
+                checksums.append(cursor.position.checksum or 0)
+        except _BadBytes as bad:
+            raise bad.damage() from bad
+        finally:
+            cursor.close()
+
+
+class Tail:
+    """The frames beyond the last position known to be durable, up to where the log ends.
+
+    After the frames are read, `position` is the log's end and `torn` says what lies behind it. A
+    torn segment header leaves the end in the segment before.
+    """
+
+    def __init__(self, disk: Disk, folder: str, start: Position) -> None:
+        self._disk = disk
+        self._folder = folder
+        self.position = start
+        self.torn: Torn | None = None
+
+    def frames(self) -> Iterator[Frame]:
+        """Read to the end; DamageError where a frame that was once durable is damaged."""
+        cursor = Cursor(self._disk, self._folder, self.position)
+        try:
+            while (frame := cursor.next()) is not None:
+                self.position = cursor.position
+                yield frame
+            self.position = cursor.position
+            self._check_last(cursor)
+        except _BadBytes as bad:
+            self._judge(bad, cursor.position)
+        finally:
+            cursor.close()
+
+    def _check_last(self, cursor: Cursor) -> None:
+        """A segment that the chain does not reach means that one before it is missing or cut."""
+        names = self._disk.list(self._folder)
+        beyond = [
+            segment
+            for segment in layout.numbers_of(names, layout.SEGMENT_SUFFIX)
+            if segment > cursor.position.segment
+        ]
+        missing = cursor.position != layout.BEGINNING and not self._disk.exists(cursor.path())
+        if beyond or missing:
+            what = f"the log ends at epoch {cursor.position.epoch}, but segments are missing or cut"
+            raise layout.damage(cursor.path(), cursor.position.offset, what)
+
+    def _judge(self, bad: _BadBytes, position: Position) -> None:
+        """Tell a torn tail from damage, and both from the zeros of a prepared segment.
+
+        A segment is only begun when the one before it is synced, and a frame says which epochs
+        were synced when it was written. Bytes that neither proves durable were never
+        acknowledged: a crash may leave them in any state, even with whole frames behind them.
+        """
+        names = self._disk.list(self._folder)
+        segments = layout.numbers_of(names, layout.SEGMENT_SUFFIX)
+        if segments[-1] > position.segment or _size(self._disk, bad.file) < bad.offset:
+            raise bad.damage() from bad
+        if bad.offset and _is_zero(self._disk, bad.file, bad.offset):
+            self.position = position
+            return
+        witness = find_witness(self._disk, bad.file, bad.offset, position.epoch + 1)
+        if witness is not None:
+            reason = f"{bad.reason}, though the frame at {witness} calls this epoch durable"
+            raise layout.damage(bad.file, bad.offset, reason) from bad
+        if bad.offset:
+            self.position = position
+        self.torn = Torn(bad.file, bad.offset, bad.reason)
+
+
+def _size(disk: Disk, path: str) -> int:
+    file = disk.open(path, "read")
+    try:
+        return file.size()
+    finally:
+        file.close()
+
+
+def _is_zero(disk: Disk, path: str, offset: int) -> bool:
+    """Whether the file holds nothing but zeros from the offset on."""
+    file = disk.open(path, "read")
+    try:
+        while (chunk := read_buffer(file, offset, _WINDOW_BYTES)).size:
+            if np.frombuffer(chunk, np.uint8).any():
+                return False
+            offset += chunk.size
+    finally:
+        file.close()
+    return True
+
+
+def find_witness(disk: Disk, path: str, offset: int, epoch: int) -> int | None:
+    """The offset of a whole frame behind the offset that calls the epoch durable, if any."""
+    file = disk.open(path, "read")
+    try:
+        start = layout.padded(offset)
+        while start < file.size():
+            chunk = read_buffer(file, start, 8 << 20)
+            for place in _magic_places(chunk):
+                if _is_witness(file, start + place, epoch):
+                    return start + place
+            start += 8 << 20
+    finally:
+        file.close()
+    return None
+
+
+def _magic_places(chunk: pa.Buffer) -> list[int]:
+    """Where in an aligned chunk a frame may begin."""
+    whole = chunk.size // layout.ALIGNMENT_BYTES * layout.ALIGNMENT_BYTES
+    words = np.frombuffer(chunk, np.uint32, whole // 4)[:: layout.ALIGNMENT_BYTES // 4]
+    magic = np.frombuffer(layout.FRAME_MAGIC, np.uint32)[0]
+    places: list[int] = (np.flatnonzero(words == magic) * layout.ALIGNMENT_BYTES).tolist()
+    return places
+
+
+def _is_witness(file: File, offset: int, epoch: int) -> bool:
+    record = read_buffer(file, offset, layout.RECORD_BYTES)
+    header = layout.parse_frame_header(record)
+    if header is None or not epoch <= header.durable < header.epoch:
+        return False
+    payload = read_buffer(file, offset + layout.RECORD_BYTES, header.payload_length)
+    covered = record.slice(0, layout.COVERED_BYTES)
+    whole = payload.size == header.payload_length
+    return whole and layout.frame_checksum(payload, covered, header.previous) == header.checksum
+
+
+def _ends_early(cursor: Cursor, epoch: int) -> _BadBytes:
+    reason = f"the log ends at epoch {cursor.position.epoch}, but epoch {epoch} was published"
+    return _BadBytes(cursor.path(), cursor.position.offset, reason)

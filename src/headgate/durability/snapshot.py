@@ -1,0 +1,212 @@
+"""Snapshots: all tables at one epoch in one file, so that recovery need not read the whole log.
+
+Invariant: a file with a snapshot's name is whole and was synced before it got the name; its blocks
+are verified one by one when they are read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headgate.durability import format as layout
+from headgate.durability.commit import SLOT, Inlet, Mark
+from headgate.durability.format import Position
+from headgate.durability.frame import EncodeBuffer, batches_of, inlet_meta, pieces_of
+from headgate.durability.scan import read_buffer
+from headgate.errors import DamageError
+from headgate.io import Disk, File
+
+# The disk is asked to take what was written so far every so often: one sync of everything at the
+# end would hold up the log's own syncs for as long.
+_SYNC_BYTES = 32 << 20
+
+Block = list[int]
+
+
+class _SnapshotWriter:
+    """Writes blocks behind one another and remembers where they are."""
+
+    def __init__(self, file: File, mark: Mark) -> None:
+        self._file = file
+        self._memory = EncodeBuffer()
+        position = mark.position
+        place = (position.segment, position.offset, position.checksum or 0)
+        fields = (mark.epoch, mark.time_us, *place)
+        record = layout.seal(layout.SNAPSHOT_HEADER, layout.SNAPSHOT_MAGIC, *fields)
+        self._seed = int.from_bytes(record[layout.COVERED_BYTES :], "little")
+        file.write(0, record)
+        self._offset = len(record)
+        self._synced = 0
+
+    def blocks(self, batches: Iterable[pa.RecordBatch]) -> list[Block]:
+        """Write batches and return what the footer says of them."""
+        return [self._block(piece) for batch in batches for piece in pieces_of(batch)]
+
+    def _block(self, batch: pa.RecordBatch) -> Block:
+        content = self._memory.encode(batch)
+        low, high = _slot_bounds(batch)
+        checksum = layout.checksum_of(content, self._seed)
+        block = [self._offset, len(content), batch.num_rows, low, high, checksum]
+        self._write(content)
+        return block
+
+    def _write(self, content: memoryview | bytes) -> None:
+        self._file.write(self._offset, content)
+        self._offset += len(content)
+        if self._offset - self._synced > _SYNC_BYTES:
+            self._file.sync()
+            self._synced = self._offset
+
+    def finish(self, footer: Mapping[str, Any]) -> None:
+        """Write the footer and the trailer and sync the file."""
+        content = json.dumps(footer, separators=(",", ":")).encode()
+        content = content.ljust(layout.padded(len(content)))
+        fields = (self._offset, len(content), layout.checksum_of(content, self._seed))
+        record = layout.seal(layout.SNAPSHOT_TRAILER, layout.TRAILER_MAGIC, *fields)
+        self._write(content + record)
+        self._file.sync()
+
+
+def _slot_bounds(batch: pa.RecordBatch) -> tuple[int, int]:
+    if SLOT not in batch.schema.names or batch.num_rows == 0:
+        return 0, -1
+    bounds = pc.min_max(batch.column(SLOT))
+    return bounds["min"].as_py(), bounds["max"].as_py()
+
+
+def write_snapshot(
+    disk: Disk, folder: str, mark: Mark, images: Mapping[str, Iterable[pa.RecordBatch]]
+) -> None:
+    """Write the tables and the mark of one durable epoch as a new snapshot, durably."""
+    path = os.path.join(folder, layout.snapshot_name(mark.epoch))
+    unfinished = path + layout.UNFINISHED_SUFFIX
+    file = disk.open(unfinished, "create")
+    try:
+        _write_content(_SnapshotWriter(file, mark), mark, images)
+    finally:
+        file.close()
+    disk.rename(unfinished, path)
+    disk.sync_folder(folder)
+
+
+def _write_content(
+    writer: _SnapshotWriter, mark: Mark, images: Mapping[str, Iterable[pa.RecordBatch]]
+) -> None:
+    tables = {
+        name: {"slots": mark.slots.get(name, 0), "blocks": writer.blocks(batches)}
+        for name, batches in images.items()
+    }
+    inlets = {name: _write_inlet(writer, inlet) for name, inlet in mark.inlets.items()}
+    writer.finish({"tables": tables, "sources": dict(mark.sources), "inlets": inlets})
+
+
+def _write_inlet(writer: _SnapshotWriter, inlet: Inlet) -> dict[str, Any]:
+    held = None if inlet.held is None else writer.blocks(batches_of(inlet.held))
+    return {**inlet_meta(inlet), "held": held}
+
+
+def snapshot_epochs(disk: Disk, folder: str) -> list[int]:
+    """The epochs of the snapshots in a folder, ascending."""
+    return layout.numbers_of(disk.list(folder), layout.SNAPSHOT_SUFFIX)
+
+
+class Snapshot:
+    """One snapshot open for reading."""
+
+    def __init__(self, file: File, epoch: int) -> None:
+        self._file = file
+        self.epoch = epoch
+        fields = self._record(layout.SNAPSHOT_HEADER, layout.SNAPSHOT_MAGIC, 0)
+        found, self.time_us, segment, offset, checksum, self._seed = fields
+        if found != epoch:
+            raise layout.damage(file.path, 0, f"the snapshot is of epoch {found}")
+        self.position = Position(epoch, segment, offset, checksum)
+        self._footer = self._read_footer()
+
+    @classmethod
+    def open(cls, disk: Disk, folder: str, epoch: int) -> Snapshot:
+        """Open the snapshot of an epoch; DamageError when it is not whole."""
+        file = disk.open(os.path.join(folder, layout.snapshot_name(epoch)), "read")
+        try:
+            return cls(file, epoch)
+        except BaseException:
+            file.close()
+            raise
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _record(self, form: Any, magic: bytes, offset: int) -> tuple[int, ...]:
+        record = read_buffer(self._file, offset, layout.RECORD_BYTES).to_pybytes()
+        try:
+            return layout.unseal(form, magic, record, self._file.path)
+        except DamageError as error:
+            raise layout.damage(self._file.path, offset, "a record is damaged") from error
+
+    def _read_footer(self) -> dict[str, Any]:
+        end = self._file.size() - layout.RECORD_BYTES
+        trailer = self._record(layout.SNAPSHOT_TRAILER, layout.TRAILER_MAGIC, max(end, 0))
+        offset, length, checksum, _ = trailer
+        if offset + length != end:
+            raise layout.damage(self._file.path, end, "the footer does not end at the trailer")
+        footer: dict[str, Any] = json.loads(self._read(offset, length, checksum).to_pybytes())
+        return footer
+
+    def _read(self, offset: int, length: int, checksum: int) -> pa.Buffer:
+        content = read_buffer(self._file, offset, length)
+        if content.size != length or layout.checksum_of(content, self._seed) != checksum:
+            what = f"{length} bytes do not match their checksum"
+            raise layout.damage(self._file.path, offset, what)
+        return content
+
+    def tables(self) -> list[str]:
+        """The names of the tables in the snapshot."""
+        return list(self._footer["tables"])
+
+    def slots(self) -> dict[str, int]:
+        """Per table, one more than the highest slot ever used."""
+        return {name: table["slots"] for name, table in self._footer["tables"].items()}
+
+    def batches(
+        self, table: str, slot_range: tuple[int, int] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The table's batches that have slots of the range; at least one, for its schema."""
+        entry = self._footer["tables"].get(table)
+        blocks = entry["blocks"] if entry else []
+        wanted = [block for block in blocks if slot_range is None or _touches(block, slot_range)]
+        for block in wanted or blocks[:1]:
+            yield self._batch(block)
+
+    def _batch(self, block: Block) -> pa.RecordBatch:
+        offset, length, _, _, _, checksum = block
+        return pa.ipc.open_stream(self._read(offset, length, checksum)).read_next_batch()
+
+    def mark(self) -> Mark:
+        """What the store remembered at the snapshot's epoch."""
+        sources = {query: (entry[0], entry[1]) for query, entry in self._footer["sources"].items()}
+        inlets = {name: self._inlet(entry) for name, entry in self._footer["inlets"].items()}
+        return Mark(self.position, self.time_us, sources, inlets, self.slots())
+
+    def _inlet(self, entry: Mapping[str, Any]) -> Inlet:
+        held = None
+        if entry["held"] is not None:
+            held = pa.Table.from_batches([self._batch(block) for block in entry["held"]])
+        return Inlet(entry["watermark_us"], held, entry["arrivals"])
+
+    def verify(self) -> None:
+        """Read every block; DamageError at the first that does not match."""
+        for table in self.tables():
+            for _ in self.batches(table):
+                pass
+        self.mark()
+
+
+def _touches(block: Block, slot_range: tuple[int, int]) -> bool:
+    low, high = block[3], block[4]
+    return low < slot_range[1] and high >= slot_range[0]

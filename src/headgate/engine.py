@@ -1,0 +1,589 @@
+"""The engine: the way of a batch of events, from arrival to a committed epoch.
+
+    order      who runs, in what order, who waits or is late         inlet.py, planning/order.py
+    resolve    keys to row slots                                     execution/program.py, state/
+    execute    compiled kernels over the rows                        execution/
+    commit     append to the log, sync, publish                      durability/
+
+One commit point: the synced log record of the epoch. If anything fails between the first change of
+a row and that point, the engine stops: what is in memory is then in doubt, and reopening recovers.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from headgate.declarations import FORMAT, describe_table, merge_stream, merge_tables
+from headgate.durability import ALIVE, SLOT, Commit, Store
+from headgate.durability import Inlet as InletState
+from headgate.errors import DeclarationError, InputError, StoreError
+from headgate.events import as_table, from_dicts, require_columns
+from headgate.execution.kernel import build_check
+from headgate.execution.program import Execution, Program, address
+from headgate.inlet import Arranged, Arranger, Plan, make_plan
+from headgate.io import Clock, Disk, RealClock
+from headgate.query.mirror import Mirror
+from headgate.query.sql import Answer, run_sql
+from headgate.results import Result, build_results, results_schema, with_epoch
+from headgate.state.columns import to_arrow
+from headgate.state.rows import Rows
+from headgate.state.schema import Schema
+from headgate.state.strings import StringPool
+from headgate.state.table import Table
+from headgate.transactions import Transaction
+
+if TYPE_CHECKING:
+    from headgate.spark.sink import Sink
+
+Source = tuple[str, int]
+SNAPSHOT_LOG_BYTES = 256 << 20  # recovery replays at most about this much log
+SNAPSHOT_CHUNK_ROWS = 1 << 16
+POOL_SLACK = 1 << 18  # texts the string pool may hold for nothing before it is compacted
+
+
+def open_engine(
+    path: str | Path | None,
+    tables: Iterable[Table] = (),
+    transactions: Iterable[Transaction] = (),
+    *,
+    disk: Disk | None = None,
+    clock: Clock | None = None,
+) -> Engine:
+    """Open a store (made when it is not there), or an engine in memory for `path=None`.
+
+    >>> accounts = Table("accounts", "id bigint, balance double", key="id")
+    >>> with open_engine(None, tables=[accounts]) as engine:
+    ...     engine.load(accounts, [{"id": 1, "balance": 10.0}])
+    1
+    """
+    return Engine(path, tables, transactions, disk=disk, clock=clock)
+
+
+class Engine:
+    """Tables and the transactions over them; made by `hg.open`."""
+
+    def __init__(
+        self,
+        path: str | Path | None,
+        tables: Iterable[Table],
+        transactions: Iterable[Transaction],
+        *,
+        disk: Disk | None,
+        clock: Clock | None,
+    ) -> None:
+        self._clock = clock or RealClock()
+        self._lock = threading.RLock()
+        self._stopped: str | None = None
+        self._syncer: ThreadPoolExecutor | None = None
+        declared = _named(tables, "table", Table)
+        self.transactions = _named(transactions, "transaction", Transaction)
+        self._store = None if path is None else Store.open(path, disk, self._clock)
+        try:
+            self._begin(declared)
+        except BaseException:
+            if self._store is not None:
+                self._store.close()
+            raise
+
+    def _begin(self, declared: Mapping[str, Table]) -> None:
+        """Fit the program to the store, recover its state and note what is new."""
+        manifest = {} if self._store is None else self._store.manifest
+        self.tables = merge_tables(declared.values(), manifest.get("tables", {}))
+        _check_tables_known(self.transactions, self.tables)
+        self._streams: dict[str, Any] = dict(manifest.get("streams", {}))
+        self._pool = StringPool()
+        self._rows = {name: Rows(table, self._pool) for name, table in self.tables.items()}
+        self._mirrors = {name: Mirror(rows) for name, rows in self._rows.items()}
+        self._programs: dict[tuple[str, ...], Program] = {}
+        self._plans: dict[Any, Plan] = {}
+        self._inlets: dict[str, InletState] = {}
+        self._sources: dict[str, tuple[int, int]] = {}
+        self._recent: dict[str, pa.Table] = {}  # in memory only: the last results of each source
+        self._pool_used = 0
+        self.epoch = 0
+        for transaction in self.transactions.values():
+            # Literals take their codes before any text from the store can take them.
+            self._program((transaction,))
+        if self._store is not None:
+            self._recover(self._store)
+            self._declare()
+
+    def _recover(self, store: Store) -> None:
+        recovered = store.recover()
+        self.epoch = recovered.epoch
+        self._sources = dict(recovered.sources)
+        self._inlets = dict(recovered.inlets)
+        for name, image in recovered.images.items():
+            slots = image.column(SLOT).to_numpy()
+            self._rows[name].restore(slots, image, self.epoch)
+        for name, count in recovered.slots.items():
+            self._rows[name].note_used(count)
+
+    def _declare(self) -> None:
+        """Write the manifest when it does not yet say all that this program declares."""
+        manifest = {
+            "format": FORMAT,
+            "tables": {name: describe_table(table) for name, table in self.tables.items()},
+            "streams": self._streams,
+        }
+        if self._store is not None and self._store.manifest != manifest:
+            self._store.write_manifest(manifest)
+
+    # --- loading ------------------------------------------------------------------------------
+
+    def load(self, table: Table | str, rows: Any) -> int:
+        """Fill a table once; a no-op that returns 0 when it was filled or written before."""
+        name = self._table_name(table)
+        with self._lock, self._running():
+            found = self._rows[name]
+            if found.count > 0:
+                return 0
+            where = f"load {name!r}"
+            given = _complete(as_table(rows, found.table.schema, where), found.table, where)
+            if given.num_rows == 0:
+                return 0
+            slots = found.load(given, self.epoch + 1)
+            self._refuse_failed_check(found, slots)
+            with self._all_or_stopped():
+                self._commit_load(found, given, slots)
+            return int(given.num_rows)
+
+    def _refuse_failed_check(self, rows: Rows, slots: range) -> None:
+        check = rows.table.check
+        if check is None:
+            return
+        self._pool.add_literals(sorted(check.texts))
+        failed = int(build_check(rows.table)(address(rows.words), slots.start, slots.stop))
+        if failed >= 0:
+            key = rows.key_text(int(failed))
+            rows.unload(slots)
+            raise InputError(
+                f"load {rows.table.name!r}: the row {key} fails the check {check.text!r}"
+            )
+
+    def _commit_load(self, rows: Rows, given: pa.Table, slots: range) -> None:
+        name = rows.table.name
+        if self._store is not None:
+            arrays = [
+                pa.array(np.arange(slots.start, slots.stop)),
+                pa.array(np.ones(len(slots), np.bool_)),
+                *rows.arrow(slice(slots.start, slots.stop)).columns,
+            ]
+            names = [SLOT, ALIVE, *rows.table.schema.names]
+            changes = {name: pa.RecordBatch.from_arrays(arrays, names=names)}
+            self._store.commit(Commit(self.epoch + 1, self._clock.time_us(), changes=changes))
+        self._mirrors[name].note(np.arange(slots.start, slots.stop))
+        self.epoch += 1
+
+    # --- running ------------------------------------------------------------------------------
+
+    def run(
+        self,
+        transaction: Transaction | Mapping[Any, Transaction],
+        events: Any,
+        *,
+        order_by: str | Sequence[str] | None = None,
+        route_by: str | None = None,
+        watermark: str | None = None,
+        late: str = "reject",
+        name: str | None = None,
+        batch_size: int | None = None,
+    ) -> pa.Table:
+        """Run every event and return one result for each, in the serial order.
+
+        All events are one batch and one epoch, unless `batch_size` cuts them (in arrival order)
+        into several; then the next one runs while the log of the last is being synced.
+        """
+        plan = self._plan(transaction, route_by, order_by, watermark, late, name)
+        schema = Schema(tuple(_event_columns(plan)))
+        table = as_table(events, schema, "events")
+        if batch_size is None or table.num_rows <= batch_size:
+            return self._apply(plan, table, None)
+        if batch_size < 1:
+            raise InputError(f"batch_size is {batch_size}; it must be at least 1")
+        return self._run_pipelined(plan, table, batch_size)
+
+    def _run_pipelined(self, plan: Plan, table: pa.Table, batch_size: int) -> pa.Table:
+        parts, waiting = [], None
+        for first in range(0, table.num_rows, batch_size):
+            with self._lock, self._running():
+                batch = table.slice(first, batch_size)
+                results, epoch = self._process(plan, batch, None)
+                waiting, before = self._sync_later(epoch), waiting
+            parts.append(results)
+            if before is not None:
+                before.result()
+        if waiting is not None:
+            waiting.result()
+        return pa.concat_tables(parts)
+
+    def _sync_later(self, epoch: int) -> Future[None] | None:
+        if self._store is None:
+            return None
+        if self._syncer is None:
+            self._syncer = ThreadPoolExecutor(1, thread_name_prefix="headgate-sync")
+        return self._syncer.submit(self._store.wait, epoch)
+
+    def call(self, transaction: Transaction, /, **columns: Any) -> Result:
+        """Run one transaction over one event given by keywords, between batches."""
+        plan = self._plan(transaction, None, None, None, "reject", None)
+        unknown = [name for name in columns if name not in transaction.event]
+        if unknown:
+            known = ", ".join(transaction.event.names)
+            raise InputError(f"call {transaction.name!r}: no column {unknown[0]!r}, only {known}")
+        missing = [name for name in transaction.event.names if name not in columns]
+        if missing:
+            raise InputError(f"call {transaction.name!r}: the column {missing[0]!r} is missing")
+        event = from_dicts([columns], transaction.event, f"call {transaction.name!r}")
+        return Result(self._apply(plan, event, None).to_pylist()[0])
+
+    def flush(
+        self, transaction: Transaction | Mapping[Any, Transaction], **options: Any
+    ) -> pa.Table:
+        """Run the events that `run` with the same options holds back, as if all time had passed."""
+        plan = self._plan(
+            transaction,
+            options.get("route_by"),
+            options.get("order_by"),
+            options.get("watermark"),
+            options.get("late", "reject"),
+            options.get("name"),
+        )
+        with self._lock, self._running():
+            state = self._inlets.get(_inlet_name(plan, None))
+            if state is None or state.held is None:
+                return self._empty(plan)
+            free = Plan(plan.route, plan.order_by, None, plan.late, plan.name)
+            kept = InletState(state.watermark_us, None, state.arrivals)
+            results, epoch = self._process(free, state.held, None, {_inlet_name(plan, None): kept})
+            self._wait(epoch)
+            return results
+
+    def sink(
+        self,
+        transaction: Transaction | Mapping[Any, Transaction],
+        *,
+        order_by: str | Sequence[str] | None = None,
+        route_by: str | None = None,
+        watermark: str | None = None,
+        late: str = "reject",
+        name: str | None = None,
+    ) -> Sink:
+        """The function to hand to `writeStream.foreachBatch`: each micro-batch exactly once."""
+        from headgate.spark.sink import Sink  # the one door upward: spark/ stands above us
+
+        plan = self._plan(transaction, route_by, order_by, watermark, late, name)
+        return Sink(EngineInlet(self, plan))
+
+    def _plan(
+        self,
+        transaction: Any,
+        route_by: str | None,
+        order_by: Any,
+        watermark: str | None,
+        late: str,
+        name: str | None,
+    ) -> Plan:
+        key = (
+            transaction if isinstance(transaction, Transaction) else repr(transaction),
+            order_by if isinstance(order_by, str) else repr(order_by),
+            (route_by, watermark, late, name),
+        )
+        if key in self._plans:
+            return self._plans[key]
+        plan = make_plan(
+            transaction, self.transactions, route_by=route_by, order_by=order_by,
+            watermark=watermark, late=late, name=name,
+        )  # fmt: skip
+        with self._lock, self._running():
+            self._note_streams(plan)
+            self._plans[key] = plan
+        return plan
+
+    def _note_streams(self, plan: Plan) -> None:
+        """The manifest tells readers the columns of each transaction's results stream."""
+        changed = False
+        for transaction in plan.route.transactions:
+            own = {column.name for column in transaction.output or ()}
+            mine = [c for c in results_schema(plan) if c.name not in plan.outputs or c.name in own]
+            before = self._streams.get(transaction.name)
+            after = merge_stream(before, Schema(tuple(mine)))
+            if before != after:
+                self._streams = {**self._streams, transaction.name: after}
+                changed = True
+        if changed:
+            self._declare()
+
+    def _apply(self, plan: Plan, events: pa.Table, source: Source | None) -> pa.Table:
+        """One batch, one epoch, exactly once per source; returns its results when durable."""
+        with self._lock, self._running():
+            if source is not None and self._is_replay(source):
+                return self._recorded(plan, source)
+            if events.num_rows == 0:
+                return self._empty(plan)
+            results, epoch = self._process(plan, events, source)
+        self._wait(epoch)
+        return results
+
+    def _process(
+        self,
+        plan: Plan,
+        events: pa.Table,
+        source: Source | None,
+        inlets: Mapping[str, InletState] | None = None,
+    ) -> tuple[pa.Table, int]:
+        """Order, resolve, execute and append one batch; not yet durable when it returns."""
+        program = self._program(plan.route.transactions)
+        inlet = _inlet_name(plan, source)
+        arranged = Arranger(plan, program).arrange(events, self._inlets.get(inlet))
+        moved = dict(inlets or {})
+        if arranged.state is not None:
+            moved[inlet] = arranged.state
+        with self._all_or_stopped():
+            program.resolve(arranged.works)
+            execution = program.execute(
+                arranged.works, arranged.order, arranged.route, self.epoch + 1
+            )
+            results = self._commit(plan, arranged, execution, program, source, moved)
+        return results, self.epoch
+
+    def _commit(
+        self,
+        plan: Plan,
+        arranged: Arranged,
+        execution: Execution,
+        program: Program,
+        source: Source | None,
+        inlets: Mapping[str, InletState],
+    ) -> pa.Table:
+        """Append the epoch to the log and make it the engine's own."""
+        batch = build_results(plan, arranged, execution, program)
+        epoch = self.epoch + 1
+        if self._store is not None:
+            changes = {
+                name: self._changes(name, slots) for name, slots in execution.changed.items()
+            }
+            time_us = self._clock.time_us()
+            self._store.append(Commit(epoch, time_us, source, changes, batch, inlets))
+        results = with_epoch(batch, epoch)
+        if source is not None:
+            self._sources[source[0]] = (source[1], epoch)
+            if self._store is None:
+                self._recent[source[0]] = results
+        self._inlets.update(inlets)
+        for name, slots in execution.changed.items():
+            self._mirrors[name].note(slots)
+        self.epoch = epoch
+        self._tidy()
+        return results
+
+    def _changes(self, name: str, slots: np.ndarray) -> pa.RecordBatch:
+        rows = self._rows[name]
+        alive, columns = rows.gather(slots)
+        arrays = [pa.array(slots), pa.array(alive)]
+        for field in rows.layout.fields:
+            values = columns[field.name]
+            if field.type.kind == "string" and not alive.all():
+                values = np.where(alive, values, 0)  # a dead row's texts may be forgotten already
+            arrays.append(to_arrow(values, field.type, self._pool))
+        return pa.RecordBatch.from_arrays(arrays, names=[SLOT, ALIVE, *rows.table.schema.names])
+
+    def _tidy(self) -> None:
+        """Between batches: forget unused texts, write a snapshot when the log has grown long."""
+        if self._pool.count > 2 * self._pool_used + POOL_SLACK:
+            self._pool.compact(
+                [codes for rows in self._rows.values() for codes in rows.text_codes()]
+            )
+            self._pool_used = self._pool.count
+        if self._store is not None and self._store.log_bytes_since_snapshot() > SNAPSHOT_LOG_BYTES:
+            self._store.snapshot(self.epoch, self._images())
+
+    def _images(self) -> dict[str, Iterator[pa.RecordBatch]]:
+        return {name: _image(rows) for name, rows in self._rows.items()}
+
+    def _is_replay(self, source: Source) -> bool:
+        seen = self._sources.get(source[0])
+        return seen is not None and source[1] <= seen[0]
+
+    def _recorded(self, plan: Plan, source: Source) -> pa.Table:
+        """The results that were recorded when this very micro-batch was first applied."""
+        batch_id, epoch = self._sources[source[0]]
+        if self._store is None:
+            recent = self._recent.get(source[0])
+            return recent if recent is not None and batch_id == source[1] else self._empty(plan)
+        self._store.wait(epoch)
+        if batch_id != source[1]:
+            return self._empty(plan)  # older than the last: Spark does not ask for its results
+        for found, batch in self._store.results(epoch, epoch):
+            return with_epoch(batch, found)
+        return self._empty(plan)
+
+    def _empty(self, plan: Plan) -> pa.Table:
+        return results_schema(plan).arrow.empty_table()
+
+    def _program(self, transactions: Sequence[Transaction]) -> Program:
+        names = tuple(transaction.name for transaction in transactions)
+        if names not in self._programs:
+            signatures = [transaction.signature for transaction in transactions]
+            self._programs[names] = Program(signatures, self._rows, self._pool)
+        return self._programs[names]
+
+    # --- reading ------------------------------------------------------------------------------
+
+    def sql(
+        self, query: str, parameters: Sequence[Any] | Mapping[str, Any] | None = None
+    ) -> Answer:
+        """Run a read-only SQL query by DuckDB over one committed epoch."""
+        with self._lock, self._running():
+            tables = {name: mirror.table() for name, mirror in self._mirrors.items()}
+            epoch = self.epoch
+        self._wait(epoch)  # visible means durable, also while the log of a batch is being synced
+        return run_sql(query, tables, parameters)
+
+    # --- the end ------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Make everything durable and release the store; closing twice is fine."""
+        with self._lock:
+            if self._stopped == "it was closed":
+                return
+            if self._syncer is not None:
+                self._syncer.shutdown(wait=True)
+            if self._store is not None:
+                self._store.close()
+            self._stopped = "it was closed"
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        where = "in memory" if self._store is None else str(self._store.path)
+        return f"<engine {where} at epoch {self.epoch}: {', '.join(self.tables)}>"
+
+    def _wait(self, epoch: int) -> None:
+        if self._store is not None:
+            self._store.wait(epoch)
+
+    def _table_name(self, table: Table | str) -> str:
+        name = table if isinstance(table, str) else table.name
+        if name not in self.tables:
+            known = ", ".join(self.tables) or "none"
+            raise InputError(f"no table {name!r} in this engine; the tables are: {known}")
+        return name
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        if self._stopped is not None:
+            raise StoreError(f"the engine is stopped: {self._stopped}; open it again")
+        yield
+
+    @contextmanager
+    def _all_or_stopped(self) -> Iterator[None]:
+        """From the first changed row to the log record: a failure in between stops the engine."""
+        try:
+            yield
+        except BaseException as error:
+            self._stopped = f"a batch failed before its commit ({error})"
+            raise
+
+
+class EngineInlet:
+    """What a sink needs of an engine: the columns to fetch and a place to put a batch."""
+
+    def __init__(self, engine: Engine, plan: Plan) -> None:
+        self._engine = engine
+        self._plan = plan
+
+    @property
+    def columns(self) -> list[str]:
+        return self._plan.columns
+
+    def apply(self, events: pa.Table, source: Source | None) -> pa.Table:
+        return self._engine._apply(self._plan, events, source)
+
+
+def _named(items: Iterable[Any], what: str, kind: type) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for item in items:
+        if not isinstance(item, kind):
+            raise DeclarationError(f"{item!r} is not a {what}")
+        name = getattr(item, "name", "")
+        if name in found:
+            raise DeclarationError(f"two {what}s are called {name!r}")
+        found[name] = item
+    return found
+
+
+def _check_tables_known(
+    transactions: Mapping[str, Transaction], tables: Mapping[str, Table]
+) -> None:
+    for transaction in transactions.values():
+        for table in transaction.signature.tables:
+            if tables.get(table.name) != table:
+                raise DeclarationError(
+                    f"transaction {transaction.name!r} uses the table {table.name!r}, "
+                    "which is not among the tables of this engine; add it to tables=[...]"
+                )
+
+
+def _inlet_name(plan: Plan, source: Source | None) -> str:
+    """Order state belongs to the name a user gave, or to the query, or to the transactions."""
+    if plan.name is not None:
+        return plan.name
+    if source is not None:
+        return f"query {source[0]}"
+    return "run " + ", ".join(transaction.name for transaction in plan.route.transactions)
+
+
+def _event_columns(plan: Plan) -> Iterator[Any]:
+    seen = set()
+    for transaction in plan.route.transactions:
+        for column in transaction.event:
+            if column.name not in seen:
+                seen.add(column.name)
+                yield column
+
+
+def _complete(given: pa.Table, table: Table, where: str) -> pa.Table:
+    """The table's columns of what was handed in; a missing one takes its default."""
+    for name in given.column_names:
+        if name not in table.schema:
+            known = ", ".join(table.schema.names)
+            raise InputError(f"{where}: no column {name!r} in the table; its columns are: {known}")
+    columns = []
+    for column in table.schema:
+        if column.name in given.column_names:
+            columns.append(given.column(column.name))
+        elif column.default is not None and column.name not in table.key:
+            columns.append(_repeated(column, given.num_rows))
+        else:
+            require_columns(given, [column.name], where)
+    return pa.table(columns, names=list(table.schema.names))
+
+
+def _repeated(column: Any, count: int) -> pa.Array:
+    from headgate.state.schema import logical_value
+
+    value = pa.scalar(logical_value(column.type, column.default), column.type.arrow)
+    return pa.repeat(value, count)
+
+
+def _image(rows: Rows) -> Iterator[pa.RecordBatch]:
+    """The live rows with their slots, in chunks, for a snapshot."""
+    for first in range(0, rows.count, SNAPSHOT_CHUNK_ROWS):
+        last = min(first + SNAPSHOT_CHUNK_ROWS, rows.count)
+        alive = first + np.flatnonzero(rows.words[first:last, 0] & 1)
+        batch = rows.arrow(alive)
+        arrays = [pa.array(alive), *batch.columns]
+        yield pa.RecordBatch.from_arrays(arrays, names=[SLOT, *rows.table.schema.names])

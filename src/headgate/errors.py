@@ -1,0 +1,60 @@
+"""The whole error tree: one class per action a caller can take.
+
+HeadgateError                 catch this to catch everything Headgate raises
+├── InputError                fix the input: an unknown column, a wrong type, an unknown table
+├── DeclarationError          fix the declaration: a bad schema, a function that does not compile
+├── StoreError                reopen the store: the disk failed or is full, the engine was stopped
+│   ├── LockedError           wait or stop the other writer: a store has one writing process
+│   └── FormatError           upgrade Headgate: the store was written by a newer format
+├── DamageError               restore: bytes of the store are damaged, with their file and offset
+└── InvariantError            report a bug: Headgate broke a promise it makes to itself
+
+What a transaction does (an abort, a failed check, a missing key, a malformed event) is never an
+exception: it is an outcome in the results.
+"""
+
+from __future__ import annotations
+
+
+class HeadgateError(Exception):
+    """The base class of every error that Headgate raises."""
+
+
+class InputError(HeadgateError, ValueError):
+    """The data or the argument handed in does not fit; the message names what and where."""
+
+
+class DeclarationError(HeadgateError, ValueError):
+    """A table or a transaction is declared wrongly; the message names the line or the column."""
+
+
+class StoreError(HeadgateError):
+    """The store cannot go on; what was committed is safe and reopening recovers it."""
+
+
+class LockedError(StoreError):
+    """Another process writes to this store; the message names it."""
+
+
+class FormatError(StoreError):
+    """The store was written by a newer Headgate than this one."""
+
+
+class DamageError(HeadgateError):
+    """Bytes of the store do not match their checksum; the message names file and offset."""
+
+
+class InvariantError(HeadgateError):
+    """A promise Headgate makes to itself is broken: a bug, please report it."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        return f"{super().__str__()} (this is a bug in Headgate, please report it)"
+
+
+def check_invariant(holds: bool, message: str) -> None:
+    """Raise InvariantError with the message unless the condition holds."""
+    if not holds:
+        raise InvariantError(message)

@@ -1,0 +1,73 @@
+"""Events: whatever a user hands in (Arrow, pandas, Spark, dicts) as one Arrow table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from headgate.errors import InputError
+from headgate.state.schema import Schema
+
+ACCEPTED = "an Arrow table, record batches, a pandas frame, a Spark frame or a list of dicts"
+
+
+def as_table(data: Any, schema: Schema, where: str) -> pa.Table:
+    """The data as an Arrow table; dicts take their types from the schema."""
+    if isinstance(data, pa.Table):
+        return data
+    if isinstance(data, pa.RecordBatch):
+        return pa.Table.from_batches([data])
+    if isinstance(data, pa.RecordBatchReader):
+        return data.read_all()
+    if hasattr(data, "toArrow"):  # a Spark frame
+        if getattr(data, "isStreaming", False):
+            raise InputError(f"{where}: a streaming frame goes through writeStream.foreachBatch")
+        return data.toArrow()
+    if type(data).__module__.split(".")[0] == "pandas":
+        return pa.Table.from_pandas(data, preserve_index=False)
+    if hasattr(data, "__arrow_c_stream__"):
+        return pa.table(data)
+    if isinstance(data, (Mapping, str, bytes)) or not isinstance(data, Iterable):
+        raise InputError(f"{where}: cannot read a {type(data).__name__}; hand in {ACCEPTED}")
+    return _from_items(list(data), schema, where)
+
+
+def _from_items(items: list[Any], schema: Schema, where: str) -> pa.Table:
+    if items and all(isinstance(item, pa.RecordBatch) for item in items):
+        return pa.Table.from_batches(items)
+    if items and all(isinstance(item, pa.Table) for item in items):
+        return pa.concat_tables(items)
+    for place, item in enumerate(items):
+        if not isinstance(item, Mapping):
+            kind = type(item).__name__
+            raise InputError(f"{where}: item {place} is a {kind}; hand in {ACCEPTED}")
+    return from_dicts(items, schema, where)
+
+
+def from_dicts(rows: Sequence[Mapping[str, Any]], schema: Schema, where: str) -> pa.Table:
+    """Dicts as a table: declared columns in their declared type, others as Arrow infers them."""
+    present = dict.fromkeys(name for row in rows for name in row)
+    names = [name for name in schema.names if name in present or not rows]
+    names += [name for name in present if name not in schema]
+    arrays = {}
+    for name in names:
+        kind = schema[name].type.arrow if name in schema else None
+        values = [row.get(name) for row in rows]
+        try:
+            arrays[name] = pa.array(values, kind)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError, OverflowError) as error:
+            declared = schema[name].type if name in schema else "one type"
+            raise InputError(f"{where}: column {name!r} should be {declared}: {error}") from None
+    return pa.table(arrays)
+
+
+def require_columns(table: pa.Table, names: Iterable[str], where: str) -> None:
+    """Refuse a table that lacks one of the columns, naming those it has."""
+    missing = [name for name in names if name not in table.column_names]
+    if missing:
+        raise InputError(
+            f"{where}: no column {', '.join(map(repr, missing))}; "
+            f"the columns are: {', '.join(table.column_names)}"
+        )

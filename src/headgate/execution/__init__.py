@@ -1,0 +1,1 @@
+"""Execution: transactions as machine code over rows, and the schemes that drive them."""

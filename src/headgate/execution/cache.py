@@ -1,0 +1,148 @@
+"""The compile cache: kernels on disk under a fingerprint of everything that went into them.
+
+The fingerprint covers the generated source, the user's functions with all they call and refer to,
+the declarations, and the versions of Numba, Python and Headgate's own sources. A change in any of
+them is a new fingerprint, so a stale kernel is never found. What has no fingerprint is not cached.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import os
+import platform
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+
+from headgate.execution.compiler import is_user_function, references
+
+_PLAIN = (int, float, complex, str, bytes, bool, type(None), np.generic)
+
+
+def cache_folder() -> Path:
+    """Where kernels are kept: HEADGATE_CACHE, or headgate/ in the user's cache folder."""
+    if chosen := os.environ.get("HEADGATE_CACHE"):
+        return Path(chosen)
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(base) / "headgate"
+
+
+@functools.cache
+def _own_sources() -> str:
+    """A digest of the sources kernels are made from: a new Headgate compiles anew."""
+    digest = hashlib.sha256()
+    folder = Path(__file__).resolve().parents[1]
+    for part in ("execution", "state"):
+        for path in sorted((folder / part).glob("*.py")):
+            digest.update(path.name.encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def fingerprint(*parts: Any) -> str | None:
+    """A digest of the parts (texts, numbers, functions...), or None if one cannot be digested."""
+    digest = hashlib.sha256()
+    versions = (numba.__version__, np.__version__, sys.version, platform.machine(), _own_sources())
+    digest.update(repr(versions).encode())
+    try:
+        for part in parts:
+            _update(digest, part, set())
+    except TypeError:
+        return None
+    return digest.hexdigest()[:32]
+
+
+def _update(digest: Any, value: Any, seen: set[int]) -> None:
+    if isinstance(value, _PLAIN):
+        digest.update(f"{type(value).__name__}:{value!r};".encode())
+    elif isinstance(value, (tuple, list, frozenset)):
+        items = sorted(value, key=repr) if isinstance(value, frozenset) else value
+        digest.update(f"{type(value).__name__}{len(value)}(".encode())
+        for item in items:
+            _update(digest, item, seen)
+    elif isinstance(value, types.CodeType):
+        _update_code(digest, value, seen)
+    elif isinstance(value, types.ModuleType):
+        digest.update(f"module:{value.__name__}:{getattr(value, '__version__', '')};".encode())
+    elif isinstance(value, types.FunctionType) and is_user_function(value):
+        _update_function(digest, value, seen)
+    elif isinstance(value, np.ndarray):
+        digest.update(f"{value.dtype}{value.shape}".encode() + value.tobytes())
+    elif callable(value) and hasattr(value, "__module__") and hasattr(value, "__qualname__"):
+        digest.update(f"callable:{value.__module__}.{value.__qualname__};".encode())
+    elif hasattr(value, "py_func"):  # a function the user compiled with Numba
+        _update(digest, value.py_func, seen)
+    elif isinstance(value, np.ufunc):
+        digest.update(f"ufunc:{value.__name__};".encode())
+    else:
+        raise TypeError(f"cannot fingerprint {type(value).__name__}")
+
+
+def _update_function(digest: Any, function: types.FunctionType, seen: set[int]) -> None:
+    if id(function) in seen:
+        return
+    seen.add(id(function))
+    _update_code(digest, function.__code__, seen)
+    for name, value in sorted(references(function).items()):
+        digest.update(f"{name}=".encode())
+        _update(digest, value, seen)
+
+
+def _update_code(digest: Any, code: types.CodeType, seen: set[int]) -> None:
+    digest.update(code.co_code)
+    names = (code.co_names, code.co_varnames, code.co_freevars, code.co_argcount)
+    digest.update(repr(names).encode())
+    _update(digest, code.co_consts, seen)
+
+
+def load_source(source: str, name: str, mark: str | None, scope: dict[str, Any]) -> dict[str, Any]:
+    """Run generated source with these names in scope, from a file that Numba can cache beside.
+
+    Without a fingerprint, or where the cache folder cannot be written, it runs from memory.
+    """
+    path = _written(source, name, mark) if mark else None
+    module = types.ModuleType(f"headgate_generated_{mark or 'unsaved'}")
+    module.__dict__.update(scope)
+    if path is not None:
+        module.__file__ = str(path)
+        spec = importlib.util.spec_from_file_location(module.__name__, path)
+        module.__spec__ = spec
+        # Numba pickles by module name when it writes a cache entry.
+        sys.modules[module.__name__] = module
+    exec(compile(source, str(path or f"<{name}>"), "exec"), module.__dict__)
+    return module.__dict__
+
+
+def _written(source: str, name: str, mark: str) -> Path | None:
+    path = cache_folder() / "kernels" / mark / f"{name}.py"
+    try:
+        if not path.exists() or path.read_text() != source:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            fresh = path.with_suffix(f".{os.getpid()}.tmp")
+            fresh.write_text(source)
+            fresh.replace(path)
+    except OSError:
+        return None
+    return path
+
+
+def is_known_good(mark: str | None) -> bool:
+    """Whether this very function was compiled and accepted before."""
+    return mark is not None and (cache_folder() / "checked" / mark).exists()
+
+
+def remember_good(mark: str | None) -> None:
+    if mark is None:
+        return
+    path = cache_folder() / "checked" / mark
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    except OSError:
+        return

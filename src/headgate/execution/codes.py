@@ -1,0 +1,51 @@
+"""Codes: the few distinct reasons of a batch as a dictionary, in one compiled pass."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+_FEW = 64  # a batch has about this many reasons at most; more are found by sorting
+
+
+@numba.njit(cache=True, nogil=True)
+def _encode_few(
+    outcome: np.ndarray,
+    reason: np.ndarray,
+    indices: np.ndarray,
+    valid: np.ndarray,
+    codes: np.ndarray,
+) -> int:
+    """Number the reasons in order of appearance; returns how many there are, -1 for too many."""
+    count = 0
+    for position in range(len(outcome)):
+        indices[position] = 0
+        if outcome[position] == 0:
+            continue
+        place = 0
+        while place < count and codes[place] != reason[position]:
+            place += 1
+        if place == count:
+            if count == len(codes):
+                return -1
+            codes[count] = reason[position]
+            count += 1
+        indices[position] = place
+        valid[position // 8] |= np.uint8(1 << (position % 8))
+    return count
+
+
+def encode_reasons(
+    outcome: np.ndarray, reason: np.ndarray, indices: np.ndarray, valid: np.ndarray
+) -> np.ndarray:
+    """Fill indices and validity bits of the events that ran; returns the distinct codes."""
+    codes = np.empty(_FEW, np.int64)
+    count = int(_encode_few(outcome, reason, indices, valid, codes))
+    if count >= 0:
+        return codes[:count]
+    failed = np.flatnonzero(outcome)
+    codes, numbers = np.unique(reason[failed], return_inverse=True)
+    indices[failed] = numbers
+    bits = np.packbits(outcome != 0, bitorder="little")
+    valid[: len(bits)] |= bits
+    return codes

@@ -1,0 +1,251 @@
+"""The compiler: a user's Python function, and those it calls, as Numba functions over our values.
+
+One extra pass gives the function Python's meaning where Numba's differs: integer sums and products
+that leave 64 bits raise OverflowError, texts are codes, and setting a column obeys its type.
+"""
+
+from __future__ import annotations
+
+import re
+import types as python_types
+from typing import Any
+
+import numba
+from numba.core import errors, ir, types
+from numba.core.compiler import CompilerBase, DefaultPassBuilder
+from numba.core.compiler_machinery import FunctionPass, register_pass
+from numba.core.ir_utils import build_definitions, get_definition, guard, mk_unique_var
+from numba.core.untyped_passes import RewriteDynamicRaises
+
+from headgate.errors import DeclarationError
+from headgate.execution import actions
+from headgate.execution.integers import CHECKED_BUILTINS, CHECKED_OPERATORS
+from headgate.execution.values import AbortType, store_column, text_of
+from headgate.state.strings import text_code
+
+FUNCTIONS = "__headgate_functions__"  # in a clone's globals: function -> its compiled form
+_ACTIONS = (actions.abort, actions.delete, actions.decimal)
+
+
+# --- the pass -----------------------------------------------------------------------------------
+
+
+@register_pass(mutates_CFG=False, analysis_only=False)
+class _Meaning(FunctionPass):
+    """Rewrites the untyped IR: texts to codes, column stores and checked arithmetic to calls."""
+
+    _name = "headgate_meaning"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def run_pass(self, state: Any) -> bool:
+        func_ir = state.func_ir
+        rewriter = _Rewriter(func_ir, state.func_id.func.__globals__.get(FUNCTIONS, {}))
+        for block in func_ir.blocks.values():
+            block.body = [new for old in block.body for new in rewriter.rewrite(block, old)]
+        func_ir._definitions = build_definitions(func_ir.blocks)
+        return True
+
+
+class _Rewriter:
+    def __init__(self, func_ir: Any, functions: dict[Any, Any]) -> None:
+        self.func_ir = func_ir
+        self.functions = functions
+        self.literal_names = self._decimal_arguments()
+
+    def _decimal_arguments(self) -> set[str]:
+        """Variables handed to decimal(): their literals must stay literals."""
+        names: set[str] = set()
+        for block in self.func_ir.blocks.values():
+            for call in block.find_exprs(op="call"):
+                if self._value_of(call.func) is actions.decimal:
+                    names.update(argument.name for argument in call.args)
+        return names
+
+    def _value_of(self, variable: Any) -> Any:
+        """The Python object a variable stands for, through globals and module attributes."""
+        definition = guard(get_definition, self.func_ir, variable)
+        if isinstance(definition, (ir.Global, ir.FreeVar, ir.Const)):
+            return definition.value
+        if isinstance(definition, ir.Expr) and definition.op == "getattr":
+            owner = self._value_of(definition.value)
+            if isinstance(owner, python_types.ModuleType):
+                return getattr(owner, definition.attr, None)
+        return None
+
+    def rewrite(self, block: Any, statement: Any) -> list[Any]:
+        if isinstance(statement, ir.SetAttr):
+            return self._store(block, statement)
+        if not isinstance(statement, ir.Assign):
+            return [statement]
+        value = statement.value
+        if isinstance(value, ir.Expr) and value.op in ("binop", "inplace_binop", "unary"):
+            function = CHECKED_OPERATORS.get(value.fn)
+            if function is not None:
+                args = [value.value] if value.op == "unary" else [value.lhs, value.rhs]
+                return self._call(block, function, args, statement.target, statement.loc)
+        if isinstance(value, ir.Global) and _is_checked_builtin(value.value):
+            checked = ir.Global(value.name, CHECKED_BUILTINS[value.value], statement.loc)
+            return [ir.Assign(checked, statement.target, statement.loc)]
+        if isinstance(value, (ir.Const, ir.Global, ir.FreeVar)) and isinstance(value.value, str):
+            return self._text(block, statement, value.value)
+        if isinstance(value, ir.Expr) and value.op == "getattr":
+            return self._module_member(block, statement)
+        return [statement]
+
+    def _module_member(self, block: Any, statement: Any) -> list[Any]:
+        found = self._value_of(statement.target)
+        if isinstance(found, str):
+            return self._text(block, statement, found)
+        if isinstance(found, python_types.FunctionType) and found in self.functions:
+            value = ir.Global(found.__name__, self.functions[found], statement.loc)
+            return [ir.Assign(value, statement.target, statement.loc)]
+        return [statement]
+
+    def _text(self, block: Any, statement: Any, text: str) -> list[Any]:
+        if statement.target.name in self.literal_names:
+            return [statement]
+        code, setup = self._constant(block, text_code(text), statement.loc)
+        return [setup, *self._call(block, text_of, [code], statement.target, statement.loc)]
+
+    def _store(self, block: Any, statement: Any) -> list[Any]:
+        name, setup = self._constant(block, statement.attr, statement.loc)
+        nothing = ir.Var(block.scope, mk_unique_var("$stored"), statement.loc)
+        args = [statement.target, name, statement.value]
+        return [setup, *self._call(block, store_column, args, nothing, statement.loc)]
+
+    def _constant(self, block: Any, value: Any, loc: Any) -> tuple[Any, Any]:
+        variable = ir.Var(block.scope, mk_unique_var("$constant"), loc)
+        return variable, ir.Assign(ir.Const(value, loc), variable, loc)
+
+    def _call(self, block: Any, function: Any, args: list[Any], target: Any, loc: Any) -> list[Any]:
+        callee = ir.Var(block.scope, mk_unique_var("$callee"), loc)
+        found = ir.Global(getattr(function, "__name__", "call"), function, loc)
+        call = ir.Expr.call(callee, args, (), loc)
+        return [ir.Assign(found, callee, loc), ir.Assign(call, target, loc)]
+
+
+def _is_checked_builtin(value: Any) -> bool:
+    return any(value is builtin for builtin in CHECKED_BUILTINS)
+
+
+class _Compiler(CompilerBase):
+    def define_pipelines(self) -> list[Any]:
+        manager = DefaultPassBuilder.define_nopython_pipeline(self.state)
+        manager.add_pass_after(_Meaning, RewriteDynamicRaises)
+        manager.finalize()
+        return [manager]
+
+
+# --- functions and what they refer to -----------------------------------------------------------
+
+
+def references(function: python_types.FunctionType) -> dict[str, Any]:
+    """The global and closure values a function's code names, module members as 'module.name'."""
+    code = function.__code__
+    names = _code_names(code)
+    found = {name: function.__globals__[name] for name in names if name in function.__globals__}
+    cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
+    found.update({name: cell.cell_contents for name, cell in cells if _is_filled(cell)})
+    for name, value in list(found.items()):
+        if isinstance(value, python_types.ModuleType):
+            for member in names:
+                if hasattr(value, member):
+                    found[f"{name}.{member}"] = getattr(value, member)
+    return found
+
+
+def _code_names(code: python_types.CodeType) -> set[str]:
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, python_types.CodeType):
+            names |= _code_names(constant)
+    return names
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
+
+
+def is_user_function(value: Any) -> bool:
+    """Whether a plain Python function is to be compiled along (not ours, not a library's)."""
+    if not isinstance(value, python_types.FunctionType) or value in _ACTIONS:
+        return False
+    root = value.__module__.split(".")[0] if value.__module__ else ""
+    return root not in ("numba", "numpy", "headgate")
+
+
+def compile_along(function: Any, done: dict[Any, Any] | None = None) -> Any:
+    """A dispatcher of the function in which every Python function it calls is compiled too."""
+    done = {} if done is None else done
+    if function in done:
+        return done[function]
+    scope = dict(function.__globals__)
+    scope[FUNCTIONS] = done
+    cells = tuple(python_types.CellType() for _ in function.__closure__ or ())
+    clone = python_types.FunctionType(function.__code__, scope, function.__name__, None, cells)
+    clone.__defaults__ = None if _has_accesses(function) else function.__defaults__
+    # A cached kernel imports this module when it is loaded; the user's may not be importable.
+    clone.__module__ = __name__
+    dispatcher = numba.njit(nogil=True, pipeline_class=_Compiler)(clone)
+    done[function] = dispatcher
+    for name, value in references(function).items():
+        if is_user_function(value):
+            compiled = compile_along(value, done)
+            if "." not in name and name in scope:
+                scope[name] = compiled
+    for cell, old in zip(cells, function.__closure__ or (), strict=True):
+        if _is_filled(old):
+            value = old.cell_contents
+            cell.cell_contents = done.get(value, value) if is_user_function(value) else value
+    return dispatcher
+
+
+def _has_accesses(function: Any) -> bool:
+    from headgate.state.table import Access
+
+    return any(isinstance(value, Access) for value in function.__defaults__ or ())
+
+
+def compile_checked(dispatcher: Any, signature: tuple[Any, ...], where: str) -> None:
+    """Compile for these argument types; refuse with the line and the reason what cannot compile."""
+    try:
+        dispatcher.compile(signature)
+    except errors.NumbaError as error:
+        raise DeclarationError(f"{where} {describe_error(error)}") from error
+    answer = dispatcher.overloads[signature].signature.return_type
+    inner = answer.type if isinstance(answer, types.Optional) else answer
+    if not isinstance(inner, (types.NoneType, AbortType)):
+        raise DeclarationError(
+            f"{where} returns a value of type {answer}; a transaction returns nothing or "
+            'hg.abort("why"), and hands values on through hg.output(...)'
+        )
+
+
+def describe_error(error: Exception) -> str:
+    """Numba's long message as one line: the source line and the innermost reason."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+    lines = re.findall(r'File "([^"]+)", line (\d+)', text)
+    lines = [(name, number) for name, number in lines if "/numba/" not in name]
+    reasons = re.findall(r"(?:TypingError|UnsupportedError|TypeError): (.+)", text)
+    first = next((line for line in text.splitlines() if _is_reason(line)), "unknown reason")
+    reason = (reasons[-1] if reasons else first).strip()
+    called = re.search(r">>> (.+)", text)
+    if reason.endswith("signature:") and called is not None:
+        # Numba prints the types it found on the next line; without them the reason says nothing.
+        reason = f"there is no compiled form of {called[1].strip()}"
+    place = f"at {lines[-1][0]}:{lines[-1][1]}: " if lines else ""
+    return (
+        f"cannot be compiled: {place}{reason}; "
+        "change that line, or declare the transaction with compiled=False to run it as Python"
+    )
+
+
+def _is_reason(line: str) -> bool:
+    skipped = ("Failed in", "During:", "File ", "-", "No implementation of function Function(<intr")
+    return bool(line.strip()) and not line.strip().startswith(skipped)

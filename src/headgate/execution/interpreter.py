@@ -1,0 +1,245 @@
+"""The interpreter: one transaction over one event as plain Python, with the kernel's meaning.
+
+It works on the same rows and arrays as the kernel, so `compiled=False` gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headgate.execution.actions import Abort
+from headgate.execution.integers import Int64
+from headgate.execution.signature import Output, Signature
+from headgate.state.layout import HEADER_EPOCH_SHIFT, STORED, Layout
+from headgate.state.rows import Rows
+from headgate.state.schema import BIGINT_MAX, INT_MAX, ColumnType
+from headgate.state.strings import StringPool
+from headgate.state.table import Access
+
+# Products of two 18-digit decimals stay exact, as they do compiled.
+EXACT = decimal.Context(prec=76, rounding=decimal.ROUND_HALF_UP)
+
+
+def error_reason(error: BaseException) -> str:
+    """The reason of a transaction that raised, in the same words compiled and interpreted."""
+    fixed = {
+        ZeroDivisionError: "division by zero",
+        OverflowError: "overflow",
+        IndexError: "index out of range",
+    }
+    for kind, words in fixed.items():
+        if isinstance(error, kind):
+            return f"error: {kind.__name__}: {words}"
+    return f"error: {type(error).__name__}: {error}"
+
+
+def function_value(stored: Any, kind: ColumnType, pool: StringPool) -> Any:
+    """A stored value as the function sees it: int, float, bool, str or Decimal."""
+    if kind.kind == "string":
+        return pool.text(int(stored))
+    if kind.kind == "boolean":
+        return bool(stored)
+    if kind.kind in ("float", "double"):
+        return float(stored)
+    if kind.kind == "decimal":
+        return decimal.Decimal(int(stored)).scaleb(-kind.scale, EXACT)
+    return Int64(stored)
+
+
+def stored_result(value: Any, kind: ColumnType, pool: StringPool, where: str) -> Any:
+    """A function's value as its column stores it; what does not fit raises, as when compiled."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    if kind.kind == "string" and isinstance(value, str):
+        return pool.intern(pa.array([value], pa.string()))[0]
+    if kind.kind == "boolean" and isinstance(value, bool):
+        return value
+    if kind.kind in ("float", "double") and (is_number or isinstance(value, float)):
+        return float(value)
+    if kind.kind == "decimal" and (is_number or isinstance(value, decimal.Decimal)):
+        return _scaled(value, kind)
+    if kind.kind in ("int", "bigint", "timestamp", "date") and is_number:
+        bound = INT_MAX if STORED[kind.kind] == "i4" else BIGINT_MAX
+        if not -bound - 1 <= value <= bound:
+            raise OverflowError("overflow")
+        return value
+    raise TypeError(f"{where} is {kind}, and a {type(value).__name__} cannot be stored in it")
+
+
+def _scaled(value: int | decimal.Decimal, kind: ColumnType) -> int:
+    scaled = decimal.Decimal(value).scaleb(kind.scale, EXACT)
+    whole = int(scaled.to_integral_value(decimal.ROUND_HALF_UP))
+    if abs(whole) >= 10**kind.precision:
+        raise OverflowError("overflow")
+    return whole
+
+
+class RecordView:
+    """One record's columns as attributes: a row of a table or an output."""
+
+    __slots__ = ("_label", "_layout", "_pool", "_read_only", "_record")
+
+    def __init__(
+        self, record: Any, layout: Layout, pool: StringPool, label: str, read_only: bool = False
+    ) -> None:
+        object.__setattr__(self, "_record", record)
+        object.__setattr__(self, "_layout", layout)
+        object.__setattr__(self, "_pool", pool)
+        object.__setattr__(self, "_label", label)
+        object.__setattr__(self, "_read_only", read_only)
+
+    def __getattr__(self, name: str) -> Any:
+        field = self._field(name)
+        return function_value(self._words()[name], field.type, self._pool)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        field = self._field(name)
+        if self._read_only or field.is_key:
+            why = "a key column" if field.is_key else "declared mode='read'"
+            raise TypeError(f"{self._label}.{name} is {why} and cannot be set")
+        where = f"{self._label}.{name}"
+        self._words()[name] = stored_result(value, field.type, self._pool, where)
+
+    def __headgate_delete__(self) -> None:
+        if self._read_only:
+            raise TypeError(f"{self._label} was declared mode='read' and cannot be deleted")
+        self._record[0] &= ~np.int64(1)
+
+    def _words(self) -> Any:
+        return self._record.view(self._layout.dtype)[0]
+
+    def _field(self, name: str) -> Any:
+        for field in self._layout.fields:
+            if field.name == name:
+                return field
+        names = ", ".join(field.name for field in self._layout.fields)
+        raise AttributeError(f"{self._label} has no column {name!r}; the columns are: {names}")
+
+
+class EventView:
+    """One event's columns as attributes."""
+
+    __slots__ = ("_columns", "_event", "_pool", "_row")
+
+    def __init__(self, event: Any, columns: dict[str, Any], row: int, pool: StringPool) -> None:
+        self._event = event
+        self._columns = columns
+        self._row = row
+        self._pool = pool
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self._event:
+            raise AttributeError(f"the event has no column {name!r}")
+        kind, column = self._event[name].type, self._columns[name]
+        if kind.element is None:
+            return function_value(column.values[self._row], kind, self._pool)
+        first, last = column.offsets[self._row], column.offsets[self._row + 1]
+        return tuple(
+            function_value(item, kind.element, self._pool) for item in column.values[first:last]
+        )
+
+
+class Interpreter:
+    """Runs one transaction's function over single events of a prepared batch."""
+
+    def __init__(self, signature: Signature, tables: dict[str, Rows], pool: StringPool) -> None:
+        self.signature = signature
+        self.tables = tables
+        self.pool = pool
+        from headgate.execution.kernel import check_function
+
+        self.checks = {table.name: check_function(table) for table in signature.tables}
+
+    def run(self, work: Any, event_row: int, position: int, epoch: int) -> str | None:
+        """Run one event; returns None when it committed, else the reason why not."""
+        slots = work.slots_of(event_row)
+        copies = {
+            (access.table.name, slot): self._words(access, slot).copy()
+            for access, found in zip(self.signature.accesses, slots, strict=True)
+            for slot in found
+            if slot >= 0 and not access.read_only
+        }
+        reason = self._attempt(work, event_row, position, slots, copies)
+        for (name, slot), copy in copies.items():
+            words = self.tables[name].words[slot]
+            if reason is not None:
+                words[:] = copy
+            elif self._differs(words, copy):
+                self._mark(work, name, slot, epoch)
+        return reason
+
+    def _attempt(
+        self, work: Any, event_row: int, position: int, slots: list[Any], copies: dict[Any, Any]
+    ) -> str | None:
+        for access, found in zip(self.signature.accesses, slots, strict=True):
+            for slot in found if access.create else ():
+                self._create(access, slot)
+        for access, found in zip(self.signature.accesses, slots, strict=True):
+            if any(slot < 0 or not self._words(access, slot)[0] & 1 for slot in found):
+                return f"missing key: {access.table.name}"
+        try:
+            with decimal.localcontext(EXACT):
+                answer = self.signature.function(*self._arguments(work, event_row, position, slots))
+                if isinstance(answer, Abort):
+                    return answer.reason
+                if answer is not None:
+                    raise TypeError("a transaction returns nothing or hg.abort('why')")
+                return self._failed_check(slots, copies)
+        except Exception as error:
+            return error_reason(error)
+
+    def _arguments(self, work: Any, row: int, position: int, slots: list[Any]) -> list[Any]:
+        found = iter(slots)
+        arguments: list[Any] = []
+        for parameter in self.signature.parameters:
+            role = parameter.stands_for
+            if role is None:
+                arguments.append(EventView(self.signature.event, work.columns, row, self.pool))
+            elif isinstance(role, Output):
+                label = f"the output of {self.signature.name!r}"
+                record = work.out[position]
+                arguments.append(RecordView(record, work.out_layout, self.pool, label))
+            else:
+                views = [self._view(role, slot) for slot in next(found)]
+                arguments.append(views[0] if role.form == "at" else tuple(views))
+        return arguments
+
+    def _view(self, access: Access, slot: int) -> RecordView:
+        label = f"table {access.table.name!r}"
+        layout = self.tables[access.table.name].layout
+        return RecordView(self._words(access, slot), layout, self.pool, label, access.read_only)
+
+    def _words(self, access: Access, slot: int) -> Any:
+        return self.tables[access.table.name].words[slot]
+
+    def _create(self, access: Access, slot: int) -> None:
+        words = self._words(access, slot)
+        if not words[0] & 1:
+            words[0] |= 1
+            first = 1 + len(access.table.key)
+            words[first:] = self.tables[access.table.name].defaults[first:]
+
+    def _failed_check(self, slots: list[Any], copies: dict[Any, Any]) -> str | None:
+        for access, found in zip(self.signature.accesses, slots, strict=True):
+            check = self.checks[access.table.name]
+            for slot in found if check is not None and not access.read_only else ():
+                words = self._words(access, slot)
+                changed = self._differs(words, copies[access.table.name, slot])
+                if changed and words[0] & 1 and not check(self._view(access, slot)):
+                    text = access.table.check.text if access.table.check else ""
+                    return f"check failed: {access.table.name}: {text}"
+        return None
+
+    def _differs(self, words: Any, copy: Any) -> bool:
+        return bool((words[0] ^ copy[0]) & 1) or not np.array_equal(words[1:], copy[1:])
+
+    def _mark(self, work: Any, name: str, slot: int, epoch: int) -> None:
+        words = self.tables[name].words[slot]
+        if words[0] >> HEADER_EPOCH_SHIFT != epoch:
+            words[0] = (epoch << HEADER_EPOCH_SHIFT) | (words[0] & 1)
+            work.note_change(name, slot)

@@ -1,0 +1,147 @@
+"""Kernels: the compiled loop over a batch in serial order, generated for one set of transactions.
+
+For each event: find its rows, keep a copy of those it may change, run the function, and either mark
+what changed or put the copy back. Codes out: 0 for committed, a text's code or a fixed reason for
+aborted. An exception leaves the kernel at once; `restore` then undoes that one event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headgate.execution import cache
+from headgate.execution.actions import decimal
+from headgate.execution.compiler import compile_along, is_user_function, references
+from headgate.execution.pointers import event_at, get_word, key_at, record_at, rows_at, set_word
+from headgate.execution.signature import (
+    Signature,
+    column_places,
+    event_type,
+    output_type,
+    row_type,
+)
+from headgate.execution.source import SourceWriter, output_words
+from headgate.execution.values import RowsType, code_of
+from headgate.state.index import mix
+from headgate.state.layout import STORED, row_layout
+from headgate.state.table import Access, Table
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The compiled loop and the undo of one event, with the order of their shared arguments."""
+
+    run: Any
+    restore: Any
+    reasons: tuple[str, ...]  # the fixed reasons; reason code -1 - i means reasons[i]
+    tables: tuple[Table, ...]
+    arguments: tuple[str, ...]  # the names of the arrays both take, see SourceWriter
+
+
+def build_kernel(signatures: Sequence[Signature]) -> Kernel:
+    """Generate and compile (or load) the kernel of these transactions, numbered as given."""
+    writer = SourceWriter(signatures)
+    source = writer.source()
+    functions = [signature.function for signature in signatures]
+    declared = repr([(signature.event, signature.parameters) for signature in signatures])
+    mark = cache.fingerprint(source, tuple(functions), declared)
+    scope = _scope(writer)
+    module = cache.load_source(source, "kernel", mark, scope)
+    arguments = tuple(writer.all_arguments())
+    reasons = tuple(writer.reasons)
+    return Kernel(module["run"], module["restore"], reasons, writer.tables, arguments)
+
+
+def _scope(writer: SourceWriter) -> dict[str, Any]:
+    """The objects the source refers to: user functions, checks and pointer intrinsics."""
+    scope: dict[str, Any] = {"code_of": code_of, "get": get_word, "put": set_word, "mix": mix}
+    done: dict[Any, Any] = {}
+    for number, signature in enumerate(writer.signatures):
+        scope[f"function_{number}"] = compile_along(signature.function, done)
+        scope[f"event_{number}"] = event_at(event_type(signature))
+        if signature.output is not None:
+            record = output_type(signature.name, signature.output)
+            words = output_words(signature)
+            scope[f"output_{number}"] = record_at(record, 8 * words)
+        for place, access in writer.accesses(number):
+            size = 8 * row_layout(access.table.schema, access.table.key).words
+            row = row_type(access)
+            scope[f"row_{place}"] = record_at(row, size)
+            scope[f"rows_{place}"] = rows_at(RowsType(row, size))
+            for part, name in enumerate(access.columns if access.form == "at" else ()):
+                column = column_places(signature.event)[name]
+                kind = signature.event[name].type.kind
+                scope[f"key_{place}_{part}"] = key_at(column, STORED[kind])
+    for place, table in enumerate(writer.tables):
+        if table.check is not None:
+            scope[f"check_{place}"] = compile_along(check_function(table), done)
+    return scope
+
+
+def literal_texts(signature: Signature) -> set[str]:
+    """Every text the function or one it calls may name, so that the pool knows their codes."""
+    texts: set[str] = set()
+    _collect_texts(signature.function, texts, set())
+    for table in signature.tables:
+        if table.check is not None:
+            texts |= table.check.texts
+    return texts
+
+
+def _collect_texts(function: Any, texts: set[str], seen: set[int]) -> None:
+    if id(function) in seen:
+        return
+    seen.add(id(function))
+    _collect_constants(function.__code__.co_consts, texts)
+    for value in references(function).values():
+        if isinstance(value, str):
+            texts.add(value)
+        elif is_user_function(value):
+            _collect_texts(value, texts, seen)
+
+
+def _collect_constants(constants: Any, texts: set[str]) -> None:
+    for value in constants:
+        if isinstance(value, str):
+            texts.add(value)
+        elif isinstance(value, (tuple, frozenset)):
+            _collect_constants(value, texts)
+        elif hasattr(value, "co_consts"):
+            _collect_constants(value.co_consts, texts)
+
+
+def check_function(table: Table) -> Any:
+    """The table's check as a Python function of a row."""
+    if table.check is None:
+        return None
+    scope: dict[str, Any] = {"decimal": decimal, "__name__": f"check_{table.name}"}
+    exec(f"def check(row):\n    return bool({table.check.python})\n", scope)
+    return scope["check"]
+
+
+def build_check(table: Table) -> Any:
+    """A loop (address of the words, first, last) -> the first slot that fails the check, or -1."""
+    access = Access(table, "at", table.key, read_only=True, create=False)
+    size = 8 * row_layout(table.schema, table.key).words
+    scope = {
+        "check": compile_along(check_function(table)),
+        "row": record_at(row_type(access), size),
+    }
+    mark = cache.fingerprint(_CHECK_SOURCE, repr(table))
+    return cache.load_source(_CHECK_SOURCE, "check", mark, scope)["failing"]
+
+
+_CHECK_SOURCE = '''"""Generated by Headgate: the check of one table over a range of its slots."""
+
+from numba import njit
+
+
+@njit(nogil=True, cache=True)
+def failing(words, first, last):
+    for slot in range(first, last):
+        if not check(row(words, slot)):
+            return slot
+    return -1
+'''

@@ -1,0 +1,107 @@
+"""Pointers: how generated kernels reach rows, events and words by their addresses.
+
+A step takes the addresses of its arrays, not the arrays: Numba counts references for each array
+handed to a function, and twenty atomic additions cost more than the transaction itself. Python
+holds every array while a kernel runs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir as llvm
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+from headgate.execution.values import STORED_LLVM, EventType, RecordType, RowsType
+
+I64 = llvm.IntType(64)
+
+
+def record_at(record: RecordType, row_bytes: int) -> Any:
+    """An intrinsic (address of the words, slot) -> the record in that slot."""
+
+    @intrinsic
+    def at(typing_context: Any, words: Any, slot: Any) -> Any:
+        def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            return builder.add(args[0], builder.mul(args[1], I64(row_bytes)))
+
+        return record(types.int64, types.int64), generate
+
+    return at
+
+
+def event_at(event: EventType) -> Any:
+    """An intrinsic (address of the column addresses, row) -> the event."""
+
+    @intrinsic
+    def at(typing_context: Any, columns: Any, row: Any) -> Any:
+        def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            found = cgutils.create_struct_proxy(event)(context, builder)
+            found.columns, found.row = args
+            return found._getvalue()
+
+        return event(types.int64, types.int64), generate
+
+    return at
+
+
+def rows_at(rows: RowsType) -> Any:
+    """An intrinsic (address of the words, of the slots, first, last) -> rows of an `each`."""
+
+    @intrinsic
+    def at(typing_context: Any, words: Any, slots: Any, first: Any, last: Any) -> Any:
+        def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            found = cgutils.create_struct_proxy(rows)(context, builder)
+            found.base = args[0]
+            found.slots = builder.add(args[1], builder.mul(args[2], I64(8)))
+            found.count = builder.sub(args[3], args[2])
+            return found._getvalue()
+
+        return rows(types.int64, types.int64, types.int64, types.int64), generate
+
+    return at
+
+
+def key_at(place: int, stored: str) -> Any:
+    """An intrinsic (address of the column addresses, row) -> the word of a key column."""
+    kind = STORED_LLVM[stored]
+
+    @intrinsic
+    def at(typing_context: Any, columns: Any, row: Any) -> Any:
+        def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            slot = builder.inttoptr(builder.add(args[0], I64(8 * place)), I64.as_pointer())
+            size = kind.get_abi_size(context.target_data)
+            spot = builder.add(builder.load(slot), builder.mul(args[1], I64(size)))
+            value = builder.load(builder.inttoptr(spot, kind.as_pointer()))
+            if stored == "u1":
+                return builder.zext(value, I64)
+            return value if stored == "i8" else builder.sext(value, I64)
+
+        return types.int64(types.int64, types.int64), generate
+
+    return at
+
+
+@intrinsic
+def get_word(typing_context: Any, address: Any, place: Any) -> Any:
+    """The int64 number `place` from an address on."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        offset = builder.mul(args[1], I64(8))
+        return builder.load(builder.inttoptr(builder.add(args[0], offset), I64.as_pointer()))
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@intrinsic
+def set_word(typing_context: Any, address: Any, place: Any, value: Any) -> Any:
+    """Set the int64 number `place` from an address on."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        offset = builder.mul(args[1], I64(8))
+        pointer = builder.inttoptr(builder.add(args[0], offset), I64.as_pointer())
+        builder.store(args[2], pointer)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), generate

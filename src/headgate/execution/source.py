@@ -1,0 +1,352 @@
+"""Source: the Python text of a serial kernel, written for one set of transactions.
+
+For each event: find its rows, keep a copy of those it may change, run the function, and either mark
+what changed or put the copy back. Generated, because every table has its own widths and every
+transaction its own accesses; a reader of a traceback finds the text in the compile cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headgate.execution.signature import Output, Signature
+from headgate.state.layout import record_layout, row_layout
+from headgate.state.table import Access, Table
+
+BLOCK_EVENTS = 128  # a block's rows fit the first-level cache
+
+
+def is_found_late(access: Access) -> bool:
+    """Whether the kernel itself looks the row up: one key, and a missing row is not created."""
+    return access.form == "at" and not access.create
+
+
+class SourceWriter:
+    """Writes the source of a kernel; every argument name says what it holds.
+
+    words_T, changed_T, defaults_T, entries_T, mask_T: of table T (the last two are its key index).
+    slots_N, offsets_N: of access N over all transactions. columns_K, out_K: of transaction K.
+    """
+
+    def __init__(self, signatures: Sequence[Signature]) -> None:
+        self.signatures = signatures
+        found = (table for signature in signatures for table in signature.tables)
+        self.tables = tuple(dict.fromkeys(found))
+        self.reasons: list[str] = [""]  # an abort with an empty text is code -1
+        for table in self.tables:
+            self.reasons.append(f"missing key: {table.name}")
+            if table.check is not None:
+                self.reasons.append(f"check failed: {table.name}: {table.check.text}")
+
+    def reason(self, text: str) -> int:
+        return -1 - self.reasons.index(text)
+
+    def number(self, table: Table) -> int:
+        return self.tables.index(table)
+
+    def width(self, access: Access) -> int:
+        return row_layout(access.table.schema, access.table.key).words
+
+    def accesses(self, number: int) -> list[tuple[int, Access]]:
+        """The accesses of transaction `number` with their numbers over all transactions."""
+        before = sum(len(signature.accesses) for signature in self.signatures[:number])
+        return list(enumerate(self.signatures[number].accesses, start=before))
+
+    def arguments(self, number: int) -> list[str]:
+        """The arrays one transaction's step needs."""
+        names = [f"columns_{number}"]
+        for place, access in self.accesses(number):
+            names.append(f"slots_{place}")
+            names += [f"offsets_{place}"] if access.form == "each" else []
+        for table in self.signatures[number].tables:
+            parts = ("words", "changed", "defaults", "entries", "mask")
+            names += [f"{what}_{self.number(table)}" for what in parts]
+        names += [f"out_{number}"] if self.signatures[number].output is not None else []
+        return [*names, "counts", "undo"]
+
+    def all_arguments(self) -> list[str]:
+        names = dict.fromkeys(
+            name for number in range(len(self.signatures)) for name in self.arguments(number)
+        )
+        return list(names)
+
+    def source(self) -> str:
+        parts = [_PRELUDE]
+        parts += [self._find(table) for table in self.tables]
+        for number in range(len(self.signatures)):
+            parts.append(self._resolve_step(number))
+            parts.append(self._restore_step(number))
+            parts.append(self._step(number))
+        parts += [self._run(), self._restore()]
+        return "\n\n".join(parts) + "\n"
+
+    # The functions below each write one Python function as lines.
+
+    def _find(self, table: Table) -> str:
+        """The look-up of one table's key, as `state.index.find_wide` does it."""
+        number, width = self.number(table), row_layout(table.schema, table.key).words
+        keys = [f"k{part}" for part in range(len(table.key))]
+        value = "0"
+        for key in keys:
+            value = f"mix({value}, {key})"
+        same = " and ".join(
+            f"get(words, slot * {width} + {1 + part}) == {key}" for part, key in enumerate(keys)
+        )
+        return _FIND.format(number=number, keys=", ".join(keys), value=value, same=same)
+
+    def _resolve_step(self, number: int) -> str:
+        """Look up the rows of one event that are found by a single key and must be there."""
+        arguments = ", ".join(self.arguments(number))
+        lines = ["@njit(nogil=True)", f"def resolve_{number}(e, {arguments}):"]
+        for place, access in self.accesses(number):
+            if is_found_late(access):
+                table = self.number(access.table)
+                keys = ", ".join(
+                    f"key_{place}_{part}(columns_{number}, e)"
+                    for part in range(len(access.columns))
+                )
+                found = f"find_{table}(entries_{table}, mask_{table}, words_{table}, {keys})"
+                lines.append(f"    put(slots_{place}, e, {found})")
+        return "\n".join([*lines, "    return 0"])
+
+    def _step(self, number: int) -> str:
+        arguments = ", ".join(self.arguments(number))
+        lines = ["@njit(nogil=True)", f"def step_{number}(e, i, epoch, {arguments}):"]
+        lines += self._look_up(number)
+        lines += self._call(number)
+        lines += self._judge(number)
+        return "\n".join(lines)
+
+    def _look_up(self, number: int) -> list[str]:
+        """Copies to undo, creates, and the test for missing keys."""
+        lines, saved, create, missing = [], ["    u = 0"], [], []
+        undo = f"restore_{number}(e, {', '.join(self.arguments(number))})"
+        has_create = any(access.create for _, access in self.accesses(number))
+        for place, access in self.accesses(number):
+            table, width = self.number(access.table), self.width(access)
+            inside = "    "
+            if access.form == "each":
+                lines.append(f"    first_{place} = get(offsets_{place}, e)")
+                lines.append(f"    last_{place} = get(offsets_{place}, e + 1)")
+                loop = f"    for j in range(first_{place}, last_{place}):"
+                bind, slot, inside = (
+                    f"        s_{place} = get(slots_{place}, j)",
+                    f"s_{place}",
+                    "        ",
+                )
+                saved += [loop, bind] if not access.read_only else []
+                create += [loop, bind] if access.create else []
+                missing += [loop, bind] if not access.create else []
+            else:
+                slot = f"s_{place}"
+                lines.append(f"    {slot} = get(slots_{place}, e)")
+            if not access.read_only:
+                guard = f"if {slot} >= 0:" if not access.create else "if True:"
+                saved.append(f"{inside}{guard}")
+                saved += [
+                    f"{inside}    u = save(words_{table}, {slot}, undo, u, {self.width(access)})"
+                ]
+            if access.create:
+                create.append(f"{inside}create(words_{table}, {slot}, defaults_{table}, "
+                              f"{len(access.table.key)}, {self.width(access)})")  # fmt: skip
+            else:
+                failure = f"return {self.reason(f'missing key: {access.table.name}')}"
+                missing.append(
+                    f"{inside}if {slot} < 0 or get(words_{table}, {slot} * {width}) & 1 == 0:"
+                )
+                missing += [f"{inside}    {undo}"] if has_create else []
+                missing.append(f"{inside}    {failure}")
+        # With no create there is nothing to undo, so the test comes before the copies.
+        ordered = [*saved, *create, *missing] if has_create else [*missing, *saved]
+        return [*lines, *ordered]
+
+    def _call(self, number: int) -> list[str]:
+        signature, lines, names = self.signatures[number], [], []
+        accesses = iter(self.accesses(number))
+        for parameter in signature.parameters:
+            role = parameter.stands_for
+            if role is None:
+                names.append(f"event_{number}(columns_{number}, e)")
+            elif isinstance(role, Output):
+                names.append(f"output_{number}(out_{number}, i)")
+            else:
+                place, access = next(accesses)
+                words = f"words_{self.number(access.table)}"
+                if access.form == "at":
+                    names.append(f"row_{place}({words}, s_{place})")
+                else:
+                    span = f"first_{place}, last_{place}"
+                    names.append(f"rows_{place}({words}, slots_{place}, {span})")
+        undo = f"restore_{number}(e, {', '.join(self.arguments(number))})"
+        if signature.output is not None:
+            for word in range(output_words(signature)):
+                lines.append(f"    put(out_{number}, i * {output_words(signature)} + {word}, 0)")
+        lines.append(f"    code = function_{number}({', '.join(names)})")
+        lines += ["    if code is not None:", f"        {undo}"]
+        lines += ["        reason = code_of(code)", "        return reason if reason != 0 else -1"]
+        return lines
+
+    def _judge(self, number: int) -> list[str]:
+        """The checks of the rows that changed, then the marks of what this epoch changed."""
+        checks, marks = ["    u = 0"], ["    u = 0"]
+        undo = f"restore_{number}(e, {', '.join(self.arguments(number))})"
+        for place, access in self.accesses(number):
+            if access.read_only:
+                continue
+            table, inside = self.number(access.table), "    "
+            if access.form == "each":
+                loop = [f"    for j in range(first_{place}, last_{place}):",
+                        f"        s_{place} = get(slots_{place}, j)"]  # fmt: skip
+                checks += loop
+                marks += loop
+                inside = "        "
+            where, width = f"words_{table}, s_{place}", self.width(access)
+            if access.table.check is not None:
+                reason = self.reason(
+                    f"check failed: {access.table.name}: {access.table.check.text}"
+                )
+                checks += [
+                    f"{inside}if is_alive({where}, {width}):",
+                    f"{inside}    if differs({where}, undo, u, {width}):",
+                    f"{inside}        if not check_{table}(row_{place}({where})):",
+                    f"{inside}            {undo}",
+                    f"{inside}            return {reason}",
+                ]
+            step = f"{inside}u += {width}"
+            checks.append(step)
+            marks += [
+                f"{inside}if differs({where}, undo, u, {width}):",
+                f"{inside}    mark({where}, epoch, changed_{table}, counts, {table}, {width})",
+                step,
+            ]
+        needed = any(access.table.check is not None for _, access in self.accesses(number))
+        return [*(checks if needed else []), *marks, "    return 0"]
+
+    def _restore_step(self, number: int) -> str:
+        arguments = ", ".join(self.arguments(number))
+        lines = ["@njit(nogil=True)", f"def restore_{number}(e, {arguments}):", "    u = 0"]
+        for place, access in self.accesses(number):
+            if access.read_only:
+                continue
+            table, inside = self.number(access.table), "    "
+            if access.form == "each":
+                span = f"get(offsets_{place}, e), get(offsets_{place}, e + 1)"
+                lines.append(f"    for j in range({span}):")
+                lines.append(f"        s_{place} = get(slots_{place}, j)")
+                inside = "        "
+            else:
+                lines.append(f"    s_{place} = get(slots_{place}, e)")
+            lines += [f"{inside}if s_{place} >= 0:",
+                      f"{inside}    u = put_back(words_{table}, s_{place}, undo, u, "
+                      f"{self.width(access)})"]  # fmt: skip
+        return "\n".join(lines)
+
+    def _run(self) -> str:
+        """The loop over the batch, in blocks: look-ups of a block overlap in the processor, and
+        its rows are still in the cache when its transactions run."""
+        head = "begin, end, epoch, order, route, outcome, reason, progress"
+        lines = ["@njit(nogil=True, cache=True)"]
+        lines += [f"def run({head}, {', '.join(self.all_arguments())}):"]
+        lines += [f"    for block in range(begin, end, {BLOCK_EVENTS}):"]
+        lines += [f"        stop = min(block + {BLOCK_EVENTS}, end)"]
+        lines += ["        for i in range(block, stop):", "            e = order[i]"]
+        lines += self._branches("resolve_{0}(e, {1})", "            ")
+        lines += ["        for i in range(block, stop):", "            e = order[i]"]
+        lines += ["            progress[0] = i"]
+        lines += self._branches("code = step_{0}(e, i, epoch, {1})", "            ")
+        lines += ["            outcome[i] = 0 if code == 0 else 1", "            reason[i] = code"]
+        return "\n".join(lines)
+
+    def _restore(self) -> str:
+        lines = ["@njit(nogil=True, cache=True)"]
+        lines += [f"def restore(i, order, route, {', '.join(self.all_arguments())}):"]
+        lines += ["    e = order[i]"]
+        lines += self._branches("restore_{0}(e, {1})", "    ")
+        return "\n".join(lines)
+
+    def _branches(self, template: str, indent: str) -> list[str]:
+        """The call for the event's transaction, chosen by its route where there are several."""
+        lines = []
+        last = len(self.signatures) - 1
+        for number in range(len(self.signatures)):
+            call = template.format(number, ", ".join(self.arguments(number)))
+            if last == 0:
+                return [f"{indent}{call}"]
+            test = f"if route[e] == {number}:" if number < last else "else:"
+            lines += [f"{indent}{'el' if 0 < number < last else ''}{test}", f"{indent}    {call}"]
+        return lines
+
+
+def output_words(signature: Signature) -> int:
+    """The size of a transaction's output record."""
+    output = signature.output
+    return record_layout(output).words if output is not None else 0
+
+
+_FIND = """@njit(nogil=True)
+def find_{number}(entries, mask, words, {keys}):
+    value = {value}
+    place = value & mask
+    while True:
+        entry = get(entries, place)
+        if entry == 0:
+            return -1
+        if (entry ^ value) >> 32 == 0:
+            slot = (entry & 0xFFFFFFFF) - 1
+            if {same}:
+                return slot
+        place = (place + 1) & mask"""
+
+_PRELUDE = '''"""Generated by Headgate: the serial kernel of one set of transactions."""
+
+from numba import njit
+
+
+@njit(nogil=True)
+def is_alive(words, slot, width):
+    return get(words, slot * width) & 1 == 1
+
+
+@njit(nogil=True)
+def save(words, slot, undo, u, width):
+    for w in range(width):
+        put(undo, u + w, get(words, slot * width + w))
+    return u + width
+
+
+@njit(nogil=True)
+def put_back(words, slot, undo, u, width):
+    for w in range(width):
+        put(words, slot * width + w, get(undo, u + w))
+    return u + width
+
+
+@njit(nogil=True)
+def create(words, slot, defaults, key_words, width):
+    if get(words, slot * width) & 1 == 0:
+        put(words, slot * width, get(words, slot * width) | 1)
+        for w in range(1 + key_words, width):
+            put(words, slot * width + w, get(defaults, w))
+
+
+@njit(nogil=True)
+def differs(words, slot, undo, u, width):
+    if (get(words, slot * width) ^ get(undo, u)) & 1:
+        return True
+    for w in range(1, width):
+        if get(words, slot * width + w) != get(undo, u + w):
+            return True
+    return False
+
+
+@njit(nogil=True)
+def mark(words, slot, epoch, changed, counts, table, width):
+    header = get(words, slot * width)
+    if header & 1 == 0:
+        put(counts, 2 * table + 1, 1)  # a row was deleted
+    if header >> 8 != epoch:
+        put(words, slot * width, (epoch << 8) | (header & 1))
+        count = get(counts, 2 * table)
+        put(changed, count, slot)
+        put(counts, 2 * table, count + 1)
+'''

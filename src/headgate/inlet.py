@@ -1,0 +1,354 @@
+"""Inlets: where events of one stream come in: which transaction each runs, and in what order.
+
+An inlet turns a table of events into an `Arranged` batch: what runs now and in which order, what is
+held back until the watermark passes, what is late and what is rejected. It changes no state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headgate.durability import Inlet as InletState
+from headgate.errors import DeclarationError, InputError
+from headgate.events import require_columns
+from headgate.execution.program import LATE, REJECTED, Program, Work
+from headgate.execution.signature import Signature
+from headgate.planning.order import is_sorted_throughout, parse_duration, sort_key, sort_rows
+from headgate.state.columns import NULL_FAULT, StoredColumn, one_array, to_stored
+from headgate.state.schema import Column, Schema
+from headgate.transactions import Transaction
+
+NO_ROWS = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True)
+class Route:
+    """How events find their transaction: all to one, or by the value of a column."""
+
+    transactions: tuple[Transaction, ...]
+    values: tuple[Any, ...] = ()
+    column: str | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a user said about a stream of events."""
+
+    route: Route
+    order_by: tuple[Column, ...]
+    watermark_us: int | None
+    late: str
+    name: str | None
+
+    @cached_property
+    def columns(self) -> list[str]:
+        """The event columns it needs, each once."""
+        names = [name for found in self.route.transactions for name in found.event.names]
+        names += [column.name for column in self.order_by]
+        names += [self.route.column] if self.route.column is not None else []
+        return list(dict.fromkeys(names))
+
+    @cached_property
+    def outputs(self) -> dict[str, Column]:
+        """The out columns of all its transactions, in order."""
+        found: dict[str, Column] = {}
+        for transaction in self.route.transactions:
+            for column in transaction.output or ():
+                if found.setdefault(column.name, column).type != column.type:
+                    raise DeclarationError(
+                        f"transactions of one sink give output column {column.name!r} "
+                        f"different types: {found[column.name].type} and {column.type}"
+                    )
+        return found
+
+
+def make_plan(
+    transactions: Transaction | Mapping[Any, Transaction],
+    known: Mapping[str, Transaction],
+    *,
+    route_by: str | None,
+    order_by: str | Sequence[str] | None,
+    watermark: str | None,
+    late: str,
+    name: str | None,
+) -> Plan:
+    """Check the words of `run` and `sink` and say what they mean."""
+    route = _make_route(transactions, known, route_by)
+    names = [order_by] if isinstance(order_by, str) else list(order_by or ())
+    columns = tuple(_order_column(column, route) for column in names)
+    if late not in ("reject", "append"):
+        raise InputError(f"late is 'reject' or 'append', not {late!r}")
+    delay = None
+    if watermark is not None:
+        delay = parse_duration(watermark, "watermark")
+        if not columns or columns[0].type.kind != "timestamp":
+            raise InputError("a watermark needs order_by to begin with a timestamp column")
+    plan = Plan(route, columns, delay, late, name)
+    for column in columns:
+        if column.name in plan.outputs:
+            raise DeclarationError(
+                f"column {column.name!r} is an order column and an output column: rename the output"
+            )
+    return plan
+
+
+def _make_route(transactions: Any, known: Mapping[str, Transaction], route_by: str | None) -> Route:
+    if isinstance(transactions, Transaction):
+        if route_by is not None:
+            raise InputError("route_by goes with a dict of transactions: {value: transaction}")
+        found: tuple[Any, ...] = (transactions,)
+        route = Route(found)
+    elif isinstance(transactions, Mapping) and transactions:
+        if route_by is None:
+            raise InputError("a dict of transactions needs route_by, the column with its keys")
+        distinct = dict.fromkeys(transactions.values())
+        route = Route(tuple(distinct), tuple(transactions), route_by)
+        values = tuple(transactions.items())
+        route = Route(tuple(distinct), values, route_by)
+    else:
+        raise InputError("hand in a transaction, or a dict {value: transaction} with route_by")
+    for transaction in route.transactions:
+        if not isinstance(transaction, Transaction):
+            raise InputError(
+                f"{transaction!r} is not a transaction; declare it with @hg.transaction"
+            )
+        if known.get(transaction.name) is not transaction:
+            names = ", ".join(known) or "none"
+            raise InputError(
+                f"transaction {transaction.name!r} was not opened with this engine; "
+                f"the engine's transactions are: {names}"
+            )
+    return route
+
+
+def _order_column(name: str, route: Route) -> Column:
+    for transaction in route.transactions:
+        if name in transaction.event:
+            column = transaction.event[name]
+            if column.type.element is not None:
+                raise InputError(f"order_by: column {name!r} is an array")
+            return column
+    known = ", ".join(dict.fromkeys(n for t in route.transactions for n in t.event.names))
+    raise InputError(f"order_by: no event column {name!r}; the columns are: {known}")
+
+
+@dataclass
+class Arranged:
+    """A batch in order: `order` runs now; the others get their outcome without running."""
+
+    events: pa.Table
+    works: list[Work]
+    route: np.ndarray  # by event row: the number of its transaction in the program
+    order: np.ndarray  # event rows in serial order
+    is_whole: bool  # every event runs, in the order it arrived
+    aside: np.ndarray  # event rows that are late or rejected, in arrival order
+    aside_outcome: np.ndarray
+    aside_reason: list[str]
+    held: np.ndarray  # event rows that wait for the watermark
+    state: InletState | None  # the inlet's state after this batch, None when it has none
+
+
+class Arranger:
+    """Applies a plan to tables of events, for one program."""
+
+    def __init__(self, plan: Plan, program: Program) -> None:
+        self.plan = plan
+        self.program = program
+        self.numbers = np.array([program.number(t.name) for t in plan.route.transactions], np.int64)
+
+    def arrange(self, events: pa.Table, state: InletState | None) -> Arranged:
+        """Arrange the held-back events and the new ones; the state is that before the batch."""
+        require_columns(events, self.plan.columns, "events")
+        events = self._with_held(events, state)
+        rejects = _Rejects(events.num_rows)
+        route = self._route(events, rejects)
+        stored = self._stored(events)
+        keys = self._order_keys(events, stored, rejects)
+        works = [self._work(signature, stored, route, rejects) for signature in self._signatures()]
+        return self._split(events, works, route, keys, rejects, state)
+
+    def _signatures(self) -> tuple[Signature, ...]:
+        return self.program.signatures
+
+    def _with_held(self, events: pa.Table, state: InletState | None) -> pa.Table:
+        if state is None or state.held is None or self.plan.watermark_us is None:
+            return events
+        wanted = events.select(self.plan.columns)
+        # What was held comes first: it arrived earlier.
+        return pa.concat_tables([state.held, wanted.cast(state.held.schema)])
+
+    def _route(self, events: pa.Table, rejects: _Rejects) -> np.ndarray:
+        column = self.plan.route.column
+        if column is None:
+            return np.full(events.num_rows, self.numbers[0], np.int64)
+        values = one_array(events.column(column))
+        if pa.types.is_dictionary(values.type):
+            values = values.dictionary_decode()
+        try:
+            known = pa.array([value for value, _ in self.plan.route.values]).cast(values.type)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+            raise InputError(f"route_by: column {column!r} is {values.type}: {error}") from None
+        found = pc.index_in(values, known)
+        numbers = [
+            self.program.number(transaction.name) for _, transaction in self.plan.route.values
+        ]
+        table = np.array([*numbers, -1], np.int64)
+        route: np.ndarray = table[found.fill_null(len(numbers)).to_numpy(zero_copy_only=False)]
+        for row in np.flatnonzero(route < 0):
+            value = values[int(row)].as_py()
+            reason = f"null route: {column}" if value is None else f"unknown route: {value}"
+            rejects.add_one(int(row), reason)
+        return route
+
+    def _stored(self, events: pa.Table) -> dict[tuple[str, str], StoredColumn]:
+        """Every needed column in every type a transaction declares it with, stored once."""
+        found: dict[tuple[str, str], StoredColumn] = {}
+        schemas = [signature.event for signature in self._signatures()]
+        for schema in [*schemas, Schema(self.plan.order_by)]:
+            for column in schema:
+                key = (column.name, str(column.type))
+                if key not in found:
+                    where = f"events: column {column.name!r}"
+                    array = events.column(column.name)
+                    found[key] = to_stored(array, column.type, self.program.pool, where)
+        return found
+
+    def _work(
+        self,
+        signature: Signature,
+        stored: Mapping[tuple[str, str], StoredColumn],
+        route: np.ndarray,
+        rejects: _Rejects,
+    ) -> Work:
+        columns = {column.name: stored[column.name, str(column.type)] for column in signature.event}
+        number = self.program.number(signature.name)
+        keys = {name for access in signature.accesses for name in access.columns}
+        mine = None if self.plan.route.column is None else route == number
+        for name, column in columns.items():
+            if column.faults is not None:
+                rejects.add_faults(column.faults, name, "key" if name in keys else "value", mine)
+        for access in signature.accesses:
+            if access.form == "each" and len(access.columns) > 1:
+                _reject_ragged([columns[name] for name in access.columns], access.columns, rejects)
+        return Work(signature, columns, rejects.skip(mine))
+
+    def _order_keys(
+        self,
+        events: pa.Table,
+        stored: Mapping[tuple[str, str], StoredColumn],
+        rejects: _Rejects,
+    ) -> list[np.ndarray]:
+        keys = []
+        for column in self.plan.order_by:
+            found = stored[column.name, str(column.type)]
+            if found.faults is not None:
+                rejects.add_faults(found.faults, column.name, "order column", None)
+            texts = one_array(events.column(column.name)) if column.type.kind == "string" else None
+            keys.append(sort_key(found.values, column.type, texts))
+        return keys
+
+    def _split(
+        self,
+        events: pa.Table,
+        works: list[Work],
+        route: np.ndarray,
+        keys: list[np.ndarray],
+        rejects: _Rejects,
+        state: InletState | None,
+    ) -> Arranged:
+        count = events.num_rows
+        new_state = None
+        aside, aside_reason, held = rejects.rows(), rejects.reasons(), NO_ROWS
+        aside_outcome = np.full(len(aside), REJECTED, np.int8)
+        for work in works:
+            work.skip = rejects.skip(None) | work.skip if len(aside) else work.skip
+        if self.plan.watermark_us is None:
+            is_whole = not len(aside) and len(keys) <= 1 and all(map(is_sorted_throughout, keys))
+            order = self.program.counted(count)
+            if not is_whole:
+                order = sort_rows(keys, rejects.accepted())
+        else:
+            is_whole = False
+            before = state.watermark_us if state is not None else None
+            order, late, held, after = self._by_watermark(keys, rejects.accepted(), before)
+            if len(late):
+                rows = np.concatenate([aside, late])
+                arrival = np.argsort(rows, kind="stable")
+                outcomes = np.concatenate([aside_outcome, np.full(len(late), LATE, np.int8)])
+                words = f"late: {self.plan.order_by[0].name} is before the watermark"
+                reasons = [*aside_reason, *[words] * len(late)]
+                aside, aside_outcome = rows[arrival], outcomes[arrival]
+                aside_reason = [reasons[place] for place in arrival]
+            kept = events.select(self.plan.columns).take(held) if len(held) else None
+            arrivals = (state.arrivals if state is not None else 0) + count
+            new_state = InletState(after, kept, arrivals)
+        return Arranged(events, works, route, order, is_whole, aside, aside_outcome, aside_reason,
+                        held, new_state)  # fmt: skip
+
+    def _by_watermark(
+        self, keys: list[np.ndarray], rows: np.ndarray, before: int | None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int | None]:
+        """Rows to run in order, late rows, held rows, and the watermark after them."""
+        times, after = keys[0], before
+        if len(rows):
+            reached = int(times[rows].max()) - (self.plan.watermark_us or 0)
+            after = reached if before is None else max(before, reached)
+        late = rows[times[rows] < before] if before is not None else NO_ROWS
+        timely = rows[times[rows] >= before] if before is not None else rows
+        passed = times[timely] <= (after if after is not None else 0)
+        order = sort_rows(keys, timely[passed])
+        if self.plan.late == "append":
+            order, late = np.concatenate([order, sort_rows(keys, late)]), NO_ROWS
+        return order, late, timely[~passed], after
+
+
+def _reject_ragged(
+    columns: Sequence[StoredColumn], names: Sequence[str], rejects: _Rejects
+) -> None:
+    """Arrays that together name keys must have the same lengths."""
+    lengths = [np.diff(column.offsets) for column in columns if column.offsets is not None]
+    for other in lengths[1:]:
+        for row in np.flatnonzero(lengths[0] != other):
+            rejects.add_one(int(row), f"arrays of different length: {', '.join(names)}")
+
+
+class _Rejects:
+    """The malformed events of a batch, each with the first reason found."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.by_row: dict[int, str] = {}
+        self._nothing = np.zeros(count, np.uint8)
+
+    def add_one(self, row: int, reason: str) -> None:
+        self.by_row.setdefault(row, reason)
+
+    def add_faults(self, faults: np.ndarray, name: str, role: str, mine: np.ndarray | None) -> None:
+        rows = np.flatnonzero(faults if mine is None else faults * mine)
+        for row in rows:
+            is_null = faults[row] == NULL_FAULT
+            self.add_one(int(row), f"null {role}: {name}" if is_null else f"out of range: {name}")
+
+    def skip(self, mine: np.ndarray | None) -> np.ndarray:
+        """By event row: 1 where it is malformed or not mine."""
+        if not self.by_row and mine is None:
+            return self._nothing
+        skip = self._nothing.copy() if mine is None else (~mine).astype(np.uint8)
+        skip[list(self.by_row)] = 1
+        return skip
+
+    def rows(self) -> np.ndarray:
+        return np.array(sorted(self.by_row), np.int64)
+
+    def reasons(self) -> list[str]:
+        return [self.by_row[row] for row in sorted(self.by_row)]
+
+    def accepted(self) -> np.ndarray:
+        return np.flatnonzero(self.skip(None) == 0)

@@ -1,0 +1,32 @@
+"""The only layer that touches files and clocks, so that tests can replace both."""
+
+from __future__ import annotations
+
+from headgate.io.clock import Clock, RealClock
+from headgate.io.disk import (
+    Disk,
+    File,
+    Lock,
+    OpenMode,
+    make_folders,
+    read_file,
+    read_fully,
+    replace_file,
+    write_fully,
+)
+from headgate.io.real import RealDisk
+
+__all__ = [
+    "Clock",
+    "Disk",
+    "File",
+    "Lock",
+    "OpenMode",
+    "RealClock",
+    "RealDisk",
+    "make_folders",
+    "read_file",
+    "read_fully",
+    "replace_file",
+    "write_fully",
+]

@@ -1,0 +1,161 @@
+"""What the package may do with files: a protocol, so that a simulated disk can stand in.
+
+Invariant: a call returns only when the whole of it was done, or raises OSError; a short write or
+a short read below the end of the file never reaches the caller.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol
+
+OpenMode = Literal["read", "write", "create"]
+
+# One system call takes no more pieces than this (IOV_MAX on Linux).
+PIECES_MAX = 1024
+
+
+class File(Protocol):
+    """One open file; safe to read and write from several threads at given offsets."""
+
+    path: str
+
+    def size(self) -> int:
+        """The bytes in the file now."""
+        ...
+
+    def read_into(self, offset: int, target: memoryview) -> int:
+        """Fill the target from the offset on; fewer bytes only where the file ends."""
+        ...
+
+    def write(self, offset: int, *pieces: memoryview | bytes) -> None:
+        """Write the pieces one after another from the offset on, all of them."""
+        ...
+
+    def truncate(self, size: int) -> None:
+        """Cut or extend the file to the size."""
+        ...
+
+    def sync(self) -> None:
+        """Return when the file's bytes and size would survive a loss of power."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Lock(Protocol):
+    """An exclusive lock that also ends with the process that holds it."""
+
+    def release(self) -> None: ...
+
+
+class Disk(Protocol):
+    """Files, folders and locks by path; raises OSError like the functions of `os`."""
+
+    def open(self, path: str, mode: OpenMode) -> File:
+        """Open to read, to read and write, or newly created (or emptied) to read and write."""
+        ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def list(self, folder: str) -> list[str]:
+        """The names in the folder, sorted."""
+        ...
+
+    def make_folder(self, path: str) -> None:
+        """Create one folder; nothing happens when it is there."""
+        ...
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a file another name in one step, replacing what has that name."""
+        ...
+
+    def remove(self, path: str) -> None: ...
+
+    def sync_folder(self, path: str) -> None:
+        """Return when the names created, renamed and removed in the folder would survive."""
+        ...
+
+    def lock(self, path: str) -> Lock:
+        """Take the lock or raise LockedError, which names the process that holds it."""
+        ...
+
+
+def write_fully(
+    pwritev: Callable[[list[memoryview], int], int],
+    offset: int,
+    pieces: Sequence[memoryview | bytes],
+) -> None:
+    """Write all pieces through a call that may write less than it was asked to.
+
+    A disk that fills up in the middle first answers with a short write; only the next call
+    names the error, so the rest is asked for again until it is written or refused.
+    """
+    left = [piece for piece in (memoryview(p).cast("B") for p in pieces) if piece.nbytes]
+    while left:
+        written = pwritev(left[:PIECES_MAX], offset)
+        if written <= 0:
+            raise OSError(errno.EIO, "the disk accepted no bytes and gave no reason")
+        offset += written
+        left = _after(left, written)
+
+
+def _after(pieces: list[memoryview], written: int) -> list[memoryview]:
+    """The pieces that remain when so many bytes of them are written."""
+    for number, piece in enumerate(pieces):
+        if written < piece.nbytes:
+            return [piece[written:], *pieces[number + 1 :]]
+        written -= piece.nbytes
+    return []
+
+
+def read_fully(preadv: Callable[[memoryview, int], int], offset: int, target: memoryview) -> int:
+    """Fill the target through a call that may read less than asked; stop where the file ends."""
+    target = target.cast("B")
+    done = 0
+    while done < target.nbytes:
+        count = preadv(target[done:], offset + done)
+        if count == 0:
+            break
+        done += count
+    return done
+
+
+def read_file(disk: Disk, path: str) -> bytes:
+    """The whole content of a small file."""
+    file = disk.open(path, "read")
+    try:
+        content = bytearray(file.size())
+        count = file.read_into(0, memoryview(content))
+        return bytes(content[:count])
+    finally:
+        file.close()
+
+
+def replace_file(disk: Disk, path: str, content: bytes) -> None:
+    """Replace a file in one durable step: a crash leaves the old content or the new one.
+
+    The order is the point: the bytes are synced before the name points at them, and the folder
+    is synced before anyone is told.
+    """
+    fresh = path + ".new"
+    file = disk.open(fresh, "create")
+    try:
+        file.write(0, content)
+        file.sync()
+    finally:
+        file.close()
+    disk.rename(fresh, path)
+    disk.sync_folder(os.path.dirname(path))
+
+
+def make_folders(disk: Disk, path: str) -> None:
+    """Create a folder and the missing ones above it, each durably."""
+    if disk.exists(path):
+        return
+    above = os.path.dirname(path)
+    make_folders(disk, above)
+    disk.make_folder(path)
+    disk.sync_folder(above)

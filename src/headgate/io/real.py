@@ -1,0 +1,125 @@
+"""The machine's own files: every system call of the package that touches one is here."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+
+from headgate.errors import LockedError
+from headgate.io.disk import OpenMode, read_fully, write_fully
+
+_FLAGS = {
+    "read": os.O_RDONLY,
+    "write": os.O_RDWR,
+    "create": os.O_RDWR | os.O_CREAT | os.O_TRUNC,
+}
+
+
+class RealFile:
+    """An open file of the operating system. Python itself repeats calls cut short by a signal."""
+
+    def __init__(self, path: str, mode: OpenMode) -> None:
+        self.path = path
+        self._descriptor = os.open(path, _FLAGS[mode] | os.O_CLOEXEC, 0o644)
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def read_into(self, offset: int, target: memoryview) -> int:
+        return read_fully(self._preadv, offset, target)
+
+    def _preadv(self, target: memoryview, offset: int) -> int:
+        return os.preadv(self._descriptor, [target], offset)
+
+    def write(self, offset: int, *pieces: memoryview | bytes) -> None:
+        write_fully(self._pwritev, offset, pieces)
+
+    def _pwritev(self, pieces: list[memoryview], offset: int) -> int:
+        return os.pwritev(self._descriptor, pieces, offset)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._descriptor, size)
+
+    def sync(self) -> None:
+        # The size of a grown file is part of what fdatasync makes durable; only times are not.
+        os.fdatasync(self._descriptor)
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class RealLock:
+    """A lock of the operating system on an open file: it ends when the process does."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class RealDisk:
+    """The disk of this machine."""
+
+    def open(self, path: str, mode: OpenMode) -> RealFile:
+        return RealFile(path, mode)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def list(self, folder: str) -> list[str]:
+        return sorted(os.listdir(folder))
+
+    def make_folder(self, path: str) -> None:
+        try:
+            os.mkdir(path)
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise
+
+    def rename(self, old: str, new: str) -> None:
+        os.replace(old, new)
+
+    def remove(self, path: str) -> None:
+        os.remove(path)
+
+    def sync_folder(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def lock(self, path: str) -> RealLock:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
+            os.close(descriptor)
+            raise LockedError(_locked(path, holder)) from error
+        except BaseException:
+            os.close(descriptor)
+            raise
+        # The name is a courtesy to whoever finds the lock taken: a full disk must not stop it.
+        with contextlib.suppress(OSError):
+            _name_holder(descriptor)
+        return RealLock(descriptor)
+
+
+def _name_holder(descriptor: int) -> None:
+    """Leave this process's number for whoever finds the lock taken."""
+    name = f"{os.getpid()}\n".encode().rjust(12)
+    write_fully(lambda pieces, offset: os.pwritev(descriptor, pieces, offset), 0, [name])
+
+
+def _locked(path: str, holder: str) -> str:
+    if holder == str(os.getpid()):
+        return f"this process (pid {holder}) already has {path} open: close that engine first"
+    who = f"process {holder}" if holder else "another process"
+    return f"{who} writes to this store (lock {path}): stop it, or wait until it has ended"

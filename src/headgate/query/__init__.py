@@ -1,0 +1,1 @@
+"""Queries: consistent reads of whole epochs, in SQL and by key."""

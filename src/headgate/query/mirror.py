@@ -1,0 +1,49 @@
+"""The mirror: a table's rows of one committed epoch as Arrow columns.
+
+It is kept in chunks of slots; a refresh makes new chunks in place of those that changed and leaves
+the old ones to whoever still reads them. So a reader's table never changes under it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from headgate.state.rows import Rows
+
+CHUNK_SLOTS = 1 << 16
+
+
+class Mirror:
+    """Columnar copies of one table's rows; used under the engine's lock."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        self._chunks: list[pa.RecordBatch] = []
+        self._dirty: set[int] = set()
+
+    def note(self, changed: np.ndarray) -> None:
+        """Remember that these slots changed since the last refresh."""
+        if len(self._dirty) < len(self._chunks):
+            marks = np.zeros(len(self._chunks) + 1, np.bool_)
+            marks[np.minimum(changed // CHUNK_SLOTS, len(self._chunks))] = True
+            self._dirty.update(np.flatnonzero(marks).tolist())
+
+    def table(self) -> pa.Table:
+        """The rows of the last committed epoch."""
+        count = -(-self._rows.count // CHUNK_SLOTS)
+        known = len(self._chunks)
+        for chunk in range(count):
+            if chunk >= known:
+                self._chunks.append(self._make(chunk))
+            elif chunk in self._dirty:
+                self._chunks[chunk] = self._make(chunk)
+        self._dirty.clear()
+        return pa.Table.from_batches(self._chunks, schema=self._rows.table.schema.arrow)
+
+    def _make(self, chunk: int) -> pa.RecordBatch:
+        first = chunk * CHUNK_SLOTS
+        last = min(first + CHUNK_SLOTS, self._rows.count)
+        alive = (self._rows.words[first:last, 0] & 1) == 1
+        slots = slice(first, last) if alive.all() else first + np.flatnonzero(alive)
+        return self._rows.arrow(slots)

@@ -1,0 +1,172 @@
+"""Results: one row per event: its place, transaction, outcome, reason, order and out columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headgate.execution.codes import encode_reasons
+from headgate.execution.program import COMMITTED, OUTCOMES, Execution, Program, Work
+from headgate.inlet import Arranged, Plan
+from headgate.state.columns import conform, one_array, to_arrow
+from headgate.state.schema import Column, Schema
+
+_INDEX_TYPES = {"b": pa.int8(), "i": pa.int32()}
+FIRST_COLUMNS = "epoch bigint, position bigint, transaction string, outcome string, reason string"
+_OUTCOMES = pa.array(OUTCOMES, pa.string())
+
+
+def results_schema(plan: Plan) -> Schema:
+    """The columns of a plan's results, for the manifest and for readers."""
+    first = Schema.parse(FIRST_COLUMNS).columns
+    columns = {column.name: column for column in (*first, *plan.order_by)}
+    columns.update(plan.outputs)
+    return Schema(tuple(Column(column.name, column.type) for column in columns.values()))
+
+
+def build_results(
+    plan: Plan, arranged: Arranged, execution: Execution, program: Program
+) -> pa.RecordBatch:
+    """The results of one batch in order of position; the epoch is the frame's and not in them."""
+    count = len(arranged.order) + len(arranged.aside)
+    columns: dict[str, pa.Array] = {
+        "position": pa.array(program.counted(count)),
+        "transaction": _transactions(arranged, program),
+        "outcome": _outcomes(arranged, execution),
+        "reason": _reasons(arranged, execution, program),
+    }
+    columns.update(_order_columns(plan, arranged))
+    for column in plan.outputs.values():
+        columns[column.name] = _output(column, arranged, execution, program)
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def with_epoch(batch: pa.RecordBatch, epoch: int) -> pa.Table:
+    """The results as the user sees them: the epoch first."""
+    epochs = pa.array(np.full(batch.num_rows, epoch, np.int64))
+    arrays, names = [epochs, *batch.columns], ["epoch", *batch.schema.names]
+    return pa.Table.from_arrays(arrays, names=names)
+
+
+def _dictionary(indices: np.ndarray, values: pa.Array, nulls: np.ndarray | None) -> pa.Array:
+    valid = None
+    if nulls is not None and nulls.any():
+        valid = pa.py_buffer(np.packbits(~nulls, bitorder="little"))
+    kind = _INDEX_TYPES[indices.dtype.char]
+    codes = pa.Array.from_buffers(kind, len(indices), [valid, pa.py_buffer(indices)])
+    return pa.DictionaryArray.from_arrays(codes, values, safe=False)
+
+
+def _transactions(arranged: Arranged, program: Program) -> pa.Array:
+    names = program.names
+    if arranged.is_whole and len(names) == 1:
+        return _dictionary(np.zeros(len(arranged.order), np.int8), names, None)
+    numbers = arranged.route[_rows(arranged)].astype(np.int8)
+    return _dictionary(numbers, names, numbers < 0)
+
+
+def _rows(arranged: Arranged) -> np.ndarray:
+    """The event row of each position."""
+    if not len(arranged.aside):
+        return arranged.order
+    return np.concatenate([arranged.order, arranged.aside])
+
+
+def _outcomes(arranged: Arranged, execution: Execution) -> pa.Array:
+    outcome = execution.outcome
+    if len(arranged.aside):
+        outcome = np.concatenate([outcome, arranged.aside_outcome])
+    return _dictionary(outcome, _OUTCOMES, None)
+
+
+def _reasons(arranged: Arranged, execution: Execution, program: Program) -> pa.Array:
+    """The reasons as a dictionary of the few texts that occur; null where there is none."""
+    ran, total = len(arranged.order), len(arranged.order) + len(arranged.aside)
+    indices = np.empty(total, np.int32)
+    valid = np.zeros(-(-total // 8), np.uint8)
+    codes = encode_reasons(execution.outcome, execution.reason, indices, valid)
+    texts = [program.reason_text(int(code)) for code in codes]
+    places = {text: place for place, text in enumerate(texts)}
+    for place, reason in enumerate(arranged.aside_reason, start=ran):
+        indices[place] = places.setdefault(reason, len(places))
+        valid[place // 8] |= 1 << (place % 8)
+    numbers = [pa.py_buffer(valid), pa.py_buffer(indices)]
+    array = pa.Array.from_buffers(pa.int32(), total, numbers)
+    return pa.DictionaryArray.from_arrays(array, pa.array(list(places), pa.string()), safe=False)
+
+
+def _order_columns(plan: Plan, arranged: Arranged) -> dict[str, pa.Array]:
+    found = {}
+    rows = None if arranged.is_whole else pa.array(_rows(arranged))
+    for column in plan.order_by:
+        array = one_array(arranged.events.column(column.name))
+        array = conform(array, column.type, f"events: column {column.name!r}")
+        if array.type != column.type.arrow:
+            array = array.cast(column.type.arrow, safe=False)
+        found[column.name] = array if rows is None else array.take(rows)
+    return found
+
+
+def _output(column: Column, arranged: Arranged, execution: Execution, program: Program) -> pa.Array:
+    """One out column: null where the event did not commit or has no such column."""
+    ran, aside = len(arranged.order), len(arranged.aside)
+    nulls = execution.outcome != COMMITTED
+    values: np.ndarray | None = None
+    routed = arranged.route[arranged.order] if len(program.signatures) > 1 else None
+    for number, work in enumerate(arranged.works):
+        mine = _output_values(work, column)
+        if mine is None:
+            nulls |= True if routed is None else routed == number
+        elif values is None or routed is None:
+            values = mine
+        else:
+            values = np.where(routed == number, mine, values)
+    if values is None:
+        return pa.nulls(ran + aside, column.type.arrow)
+    if aside:
+        values = np.concatenate([values, np.zeros(aside, values.dtype)])
+        nulls = np.concatenate([nulls, np.ones(aside, np.bool_)])
+    return to_arrow(values, column.type, program.pool, nulls)
+
+
+def _output_values(work: Work, column: Column) -> np.ndarray | None:
+    output = work.signature.output
+    if work.out is None or work.out_layout is None or output is None or column.name not in output:
+        return None
+    records = work.out.reshape(-1).view(work.out_layout.dtype)
+    return np.ascontiguousarray(records[column.name])
+
+
+class Result(Mapping[str, Any]):
+    """The result of one `call`: its columns as items and as attributes.
+
+    >>> Result({"outcome": "aborted", "reason": "closed"}).reason
+    'closed'
+    """
+
+    def __init__(self, columns: Mapping[str, Any]) -> None:
+        self._columns = dict(columns)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._columns[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in self._columns:
+            raise AttributeError(f"the result has no column {name!r}: {', '.join(self._columns)}")
+        return self._columns[name]
+
+    @property
+    def committed(self) -> bool:
+        return bool(self._columns["outcome"] == OUTCOMES[COMMITTED])
+
+    def __repr__(self) -> str:
+        return f"Result({self._columns!r})"

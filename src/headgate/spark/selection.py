@@ -1,0 +1,152 @@
+"""Selections: what one load of the data source reads, a table at an epoch or results of epochs.
+
+A selection is a small value that travels to executors; there it reads the store's files only.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Protocol
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headgate.durability.reader import StoreReader
+from headgate.errors import InputError
+from headgate.spark.columns import conform, merge_schemas
+from headgate.state.schema import Schema
+
+ALL_STREAMS = "*"
+BATCH_ROWS_MAX = 32_768
+SLOTS_PER_PARTITION = 500_000
+PARTITIONS_MAX = 32
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers from `first` up to, not including, `end`: slots of a table or epochs of results."""
+
+    first: int
+    end: int
+
+    def split(self, parts: int) -> list[Range]:
+        """At most `parts` ranges of nearly one size that together are this one."""
+        count = max(1, min(parts, self.end - self.first))
+        bounds = [self.first + (self.end - self.first) * i // count for i in range(count + 1)]
+        return [Range(first, end) for first, end in pairwise(bounds)]
+
+
+class Selection(Protocol):
+    """What the readers need of a selection."""
+
+    def ranges(self, partitions: int | None) -> list[Range]:
+        """The shares to read in parallel."""
+        ...
+
+    def read(self, share: Range, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """One share, in the columns and types of the schema."""
+        ...
+
+
+@dataclass(frozen=True)
+class TableSelection:
+    """The rows of one table at one epoch."""
+
+    path: str
+    table: str
+    epoch: int
+
+    def ranges(self, partitions: int | None) -> list[Range]:
+        slots = StoreReader.open(self.path).slots(self.table, self.epoch)
+        return Range(0, slots).split(partitions or _partitions(slots, SLOTS_PER_PARTITION))
+
+    def read(self, share: Range, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        rows = StoreReader.open(self.path).table(
+            self.table, self.epoch, slot_range=(share.first, share.end), columns=schema.names
+        )
+        for batch in rows.to_batches(max_chunksize=BATCH_ROWS_MAX):
+            yield conform(batch, schema)
+
+
+@dataclass(frozen=True)
+class ResultsSelection:
+    """The results of one stream, or of all, of the epochs in a range."""
+
+    path: str
+    stream: str
+    epochs: Range
+
+    def ranges(self, partitions: int | None) -> list[Range]:
+        return self.epochs.split(partitions or PARTITIONS_MAX)
+
+    def read(self, share: Range, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        if share.first >= share.end:
+            return
+        for epoch, results in StoreReader.open(self.path).results(share.first, share.end - 1):
+            batch = _of_stream(results, self.stream)
+            for first in range(0, batch.num_rows, BATCH_ROWS_MAX):
+                part = batch.slice(first, BATCH_ROWS_MAX)
+                numbers = pa.repeat(pa.scalar(epoch, pa.int64()), part.num_rows)
+                yield conform(part.append_column("epoch", numbers), schema)
+
+
+def _of_stream(results: pa.RecordBatch, stream: str) -> pa.RecordBatch:
+    if stream == ALL_STREAMS:
+        return results
+    return results.filter(pc.equal(_text(results.column("transaction")), stream))
+
+
+def _text(column: pa.Array) -> pa.Array:
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
+def _partitions(count: int, per_partition: int) -> int:
+    return max(1, min(PARTITIONS_MAX, -(-count // per_partition)))
+
+
+def local_path(path: str | None) -> str:
+    """The absolute path of a store; executors work in folders of their own."""
+    if not path:
+        raise InputError('no store: give its path, as in .load("bank")')
+    address = urlsplit(path)
+    if address.scheme == "file":
+        return os.path.abspath(unquote(address.path))
+    if address.scheme and "://" in path:
+        raise InputError(
+            f"{path}: a store is a folder that every executor can open as a file, "
+            f"not an address in {address.scheme}"
+        )
+    return os.path.abspath(path)
+
+
+def table_schema(store: StoreReader, table: str) -> Schema:
+    """The declared columns of a table, or an error that lists the tables there are."""
+    declared = _declared(store, "tables", table)
+    return Schema.parse(declared["columns"], f"table {table!r}")
+
+
+def results_schema(store: StoreReader, stream: str) -> Schema:
+    """The columns of a stream's results; for "*" those of all streams together."""
+    if stream != ALL_STREAMS:
+        return _parse_results(stream, _declared(store, "streams", stream))
+    streams = store.manifest.get("streams", {})
+    if not streams:
+        raise InputError(f"{store.path} has no streams yet: make a sink or run a transaction first")
+    parsed = [(name, _parse_results(name, declared)) for name, declared in streams.items()]
+    return merge_schemas(parsed)
+
+
+def _parse_results(stream: str, declared: dict[str, Any]) -> Schema:
+    return Schema.parse(declared["results"], f"stream {stream!r}")
+
+
+def _declared(store: StoreReader, section: str, name: str) -> dict[str, Any]:
+    known: dict[str, dict[str, Any]] = store.manifest.get(section, {})
+    if name not in known:
+        names = ", ".join(sorted(known)) or "none yet"
+        raise InputError(f"no {section[:-1]} {name!r} in the store; it has the {section}: {names}")
+    return known[name]

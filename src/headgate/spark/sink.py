@@ -1,0 +1,107 @@
+"""The sink: runs each micro-batch of a streaming query as one batch of transactions.
+
+A batch is named by the query's id and the batch's number. Both live in the query's checkpoint, so
+after a crash the same batch comes back under the same name and is recognised, never run twice.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NoReturn, Protocol
+
+import pyarrow as pa
+
+from headgate.errors import InputError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+# The name under which Spark gives the thread of a micro-batch its query's id. This is the id in
+# the checkpoint's metadata, which a restart keeps, not the id of the run.
+QUERY_ID = "sql.streaming.queryId"
+
+
+class Inlet(Protocol):
+    """Where the engine takes the events of one stream in."""
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """The names of the columns the events need."""
+        ...
+
+    def apply(self, events: pa.Table, source: tuple[str, int] | None) -> pa.Table:
+        """Run one batch exactly once per source; return its results."""
+        ...
+
+
+class Sink:
+    """What `engine.sink(...)` gives to `foreachBatch`; a call returns the batch's results.
+
+    >>> query = events.writeStream.foreachBatch(engine.sink(transfer))      # doctest: +SKIP
+    """
+
+    def __init__(self, inlet: Inlet) -> None:
+        self._inlet = inlet
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> pa.Table:
+        source = (query_id(frame), int(batch_id))
+        return self._inlet.apply(fetch(frame, self._inlet.columns), source=source)
+
+    def __reduce__(self) -> NoReturn:
+        raise InputError(
+            "a sink cannot leave the process of its engine; Spark Connect runs foreachBatch on "
+            "the server, so open the engine and start the query in a classic Spark session"
+        )
+
+
+def query_id(frame: DataFrame) -> str:
+    """The id of the streaming query that calls us; it is the same after a restart."""
+    found = frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+    if not found:
+        raise InputError(
+            "the sink was called outside of a streaming query; hand it to foreachBatch and call "
+            "it on foreachBatch's own thread (with PYSPARK_PIN_THREAD unset or true), "
+            "or use engine.run for a frame that is not a stream"
+        )
+    return found
+
+
+def fetch(frame: DataFrame, columns: Sequence[str]) -> pa.Table:
+    """The needed columns of a micro-batch as Arrow; every timestamp is an instant in UTC."""
+    from pyspark.sql.types import TimestampNTZType
+
+    names = _find_columns(frame, columns)
+    selected = []
+    for name, found in zip(columns, names, strict=True):
+        column = frame[_quoted(found)]
+        if isinstance(frame.schema[found].dataType, TimestampNTZType):
+            # A wall-clock time becomes an instant in the session's time zone, as Spark casts it.
+            column = column.cast("timestamp")
+        selected.append(column.alias(name))
+    return frame.select(*selected).toArrow()
+
+
+def _find_columns(frame: DataFrame, columns: Sequence[str]) -> list[str]:
+    # Spark finds columns whatever their case unless told otherwise; so do we.
+    cased = str(frame.sparkSession.conf.get("spark.sql.caseSensitive")).lower() == "true"
+    fold = str if cased else str.lower
+    known = {fold(name): name for name in frame.columns}
+    missing = [name for name in columns if fold(name) not in known]
+    if missing:
+        raise InputError(
+            f"the micro-batch has no column {', '.join(map(repr, missing))}; "
+            f"its columns are: {', '.join(frame.columns)}; select or rename before writeStream"
+        )
+    counts = Counter(fold(name) for name in frame.columns)
+    twice = [name for name in columns if counts[fold(name)] > 1]
+    if twice:
+        raise InputError(
+            f"the micro-batch has the column {', '.join(map(repr, twice))} more than once; "
+            "drop or rename the others before writeStream"
+        )
+    return [known[fold(name)] for name in columns]
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

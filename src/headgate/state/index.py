@@ -1,0 +1,224 @@
+"""The key index: from the words of a key to the slot of its row, compiled.
+
+Open addressing with linear probing. An entry is one word: the low 32 bits hold the slot plus one
+(0 means empty), the high 32 bits a part of the key's hash, so that a probe that does not match is
+known without touching the row. A key is compared in the row itself, which the caller needs next.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+SLOT_MASK = np.int64(0xFFFFFFFF)
+TAG_MASK = np.int64(-0x100000000)
+ENTRIES_MIN = 16
+ALIVE = np.int64(1)  # bit 0 of a row's header
+RELEASED = np.int64(2)  # bit 1: the slot is in the free list
+
+
+@numba.njit(cache=True, nogil=True, inline="always")
+def mix(value: Any, word: Any) -> Any:
+    mixed = (np.uint64(value) ^ np.uint64(word)) * np.uint64(0x9E3779B97F4A7C15)
+    return np.int64(mixed ^ (mixed >> np.uint64(32)))
+
+
+@numba.njit(cache=True, nogil=True)
+def _row_hash(words: np.ndarray, slot: int, key_words: int) -> Any:
+    value = np.int64(0)
+    for place in range(key_words):
+        value = mix(value, words[slot, 1 + place])
+    return value
+
+
+@numba.njit(cache=True, nogil=True)
+def find(entries: np.ndarray, words: np.ndarray, key: int) -> int:
+    """The slot of a one-word key, or -1."""
+    mask = len(entries) - 1
+    value = mix(np.int64(0), key)
+    place = value & mask
+    while True:
+        entry = entries[place]
+        if entry == 0:
+            return -1
+        slot = (entry & SLOT_MASK) - 1
+        if (entry ^ value) & TAG_MASK == 0 and words[slot, 1] == key:
+            return slot
+        place = (place + 1) & mask
+
+
+@numba.njit(cache=True, nogil=True)
+def find_wide(entries: np.ndarray, words: np.ndarray, keys: np.ndarray, row: int) -> int:
+    """The slot of the key in column `row` of `keys` (key words x rows), or -1."""
+    mask = len(entries) - 1
+    value = np.int64(0)
+    for part in range(len(keys)):
+        value = mix(value, keys[part, row])
+    place = value & mask
+    while True:
+        entry = entries[place]
+        if entry == 0:
+            return -1
+        if (entry ^ value) & TAG_MASK == 0:
+            slot = (entry & SLOT_MASK) - 1
+            same = True
+            for part in range(len(keys)):
+                if words[slot, 1 + part] != keys[part, row]:
+                    same = False
+                    break
+            if same:
+                return slot
+        place = (place + 1) & mask
+
+
+@numba.njit(cache=True, nogil=True)
+def find_all(
+    entries: np.ndarray, words: np.ndarray, keys: np.ndarray, skip: np.ndarray, out: np.ndarray
+) -> None:
+    """The slots of all keys (key words x rows); rows with skip != 0 get -1."""
+    if len(keys) == 1:
+        _find_words(entries, words, keys[0], skip, out)
+        return
+    for row in range(keys.shape[1]):
+        out[row] = -1 if skip[row] else find_wide(entries, words, keys, row)
+
+
+@numba.njit(cache=True, nogil=True)
+def _find_words(
+    entries: np.ndarray, words: np.ndarray, keys: np.ndarray, skip: np.ndarray, out: np.ndarray
+) -> None:
+    for row in range(len(keys)):
+        out[row] = find(entries, words, keys[row])
+        if skip[row]:
+            out[row] = -1
+
+
+@numba.njit(cache=True, nogil=True)
+def insert(entries: np.ndarray, words: np.ndarray, slot: int, key_words: int) -> None:
+    """Add the row in this slot; its key must not be in the index and there must be room."""
+    mask = len(entries) - 1
+    value = _row_hash(words, slot, key_words)
+    place = value & mask
+    while entries[place] != 0:
+        place = (place + 1) & mask
+    entries[place] = (value & TAG_MASK) | (slot + 1)
+
+
+@numba.njit(cache=True, nogil=True)
+def remove(entries: np.ndarray, words: np.ndarray, slot: int, key_words: int) -> None:
+    """Take the row in this slot out and close the gap, so that no probe ends early."""
+    mask = len(entries) - 1
+    place = _row_hash(words, slot, key_words) & mask
+    while (entries[place] & SLOT_MASK) - 1 != slot:
+        place = (place + 1) & mask
+    gap = place
+    while True:
+        place = (place + 1) & mask
+        entry = entries[place]
+        if entry == 0:
+            break
+        home = _row_hash(words, (entry & SLOT_MASK) - 1, key_words) & mask
+        if ((place - home) & mask) >= ((place - gap) & mask):
+            entries[gap] = entry
+            gap = place
+    entries[gap] = 0
+
+
+@numba.njit(cache=True, nogil=True)
+def insert_live(entries: np.ndarray, words: np.ndarray, count: int, key_words: int) -> None:
+    """Add every live row among the first `count` slots to an empty index."""
+    for slot in range(count):
+        if words[slot, 0] & 1:
+            insert(entries, words, slot, key_words)
+
+
+@numba.njit(cache=True, nogil=True)
+def insert_new(entries: np.ndarray, words: np.ndarray, first: int, last: int, width: int) -> int:
+    """Add the rows in slots first..last; returns the first whose key is there already, or -1."""
+    mask = len(entries) - 1
+    for slot in range(first, last):
+        value = _row_hash(words, slot, width)
+        place = value & mask
+        while entries[place] != 0:
+            entry = entries[place]
+            if (entry ^ value) & TAG_MASK == 0:
+                same = True
+                for part in range(1, 1 + width):
+                    same &= words[(entry & SLOT_MASK) - 1, part] == words[slot, part]
+                if same:
+                    return slot
+            place = (place + 1) & mask
+        entries[place] = (value & TAG_MASK) | (slot + 1)
+    return -1
+
+
+@numba.njit(cache=True, nogil=True)
+def find_or_take(
+    entries: np.ndarray,
+    words: np.ndarray,
+    keys: np.ndarray,
+    skip: np.ndarray,
+    out: np.ndarray,
+    free: np.ndarray,
+    free_count: int,
+    count: int,
+    taken: np.ndarray,
+) -> tuple[int, int, int]:
+    """As find_all, but a missing key takes a free slot (dead, in the index) listed in `taken`.
+
+    Returns the new free_count, count and the number of slots taken. There must be room for all.
+    """
+    key_words = len(keys)
+    taken_count = 0
+    for row in range(keys.shape[1]):
+        if skip[row]:
+            out[row] = -1
+            continue
+        slot = find_wide(entries, words, keys, row)
+        if slot < 0:
+            if free_count > 0:
+                free_count -= 1
+                slot = free[free_count]
+            else:
+                slot = count
+                count += 1
+            words[slot, 0] = 0
+            for part in range(key_words):
+                words[slot, 1 + part] = keys[part, row]
+            insert(entries, words, slot, key_words)
+            taken[taken_count] = slot
+            taken_count += 1
+        out[row] = slot
+    return free_count, count, taken_count
+
+
+@numba.njit(cache=True, nogil=True)
+def release_dead(
+    entries: np.ndarray,
+    words: np.ndarray,
+    slots: np.ndarray,
+    key_words: int,
+    free: np.ndarray,
+    free_count: int,
+) -> int:
+    """Take the dead ones among these slots out of the index and into the free list, each once."""
+    for place in range(len(slots)):
+        slot = slots[place]
+        if words[slot, 0] & (ALIVE | RELEASED) == 0:
+            words[slot, 0] |= RELEASED
+            remove(entries, words, slot, key_words)
+            free[free_count] = slot
+            free_count += 1
+    return free_count
+
+
+@numba.njit(cache=True, nogil=True)
+def transpose(words: np.ndarray, slots: np.ndarray) -> np.ndarray:
+    """The words of these rows by column, touching each row once."""
+    out = np.empty((words.shape[1], len(slots)), np.int64)
+    for row in range(len(slots)):
+        for word in range(words.shape[1]):
+            out[word, row] = words[slots[row], word]
+    return out

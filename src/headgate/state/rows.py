@@ -1,0 +1,221 @@
+"""Rows: the live rows of one table in memory, as words, with their key index and free slots.
+
+Invariant between batches: a slot is alive and in the index, or dead and in the free list, or beyond
+`count` and never used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from headgate.errors import InputError
+from headgate.state import index
+from headgate.state.columns import NULL_FAULT, to_arrow, to_stored
+from headgate.state.layout import HEADER_EPOCH_SHIFT, STORED, WORD_BYTES, Layout, row_layout
+from headgate.state.schema import ColumnType
+from headgate.state.strings import StringPool
+from headgate.state.table import Table
+
+ROWS_MIN = 1024
+LOAD_FACTOR = 0.6  # of the index: more entries than this and it doubles
+SLOTS_MAX = 2**31 - 2
+
+
+class Rows:
+    """The rows of one table: an array of words that grows by doubling."""
+
+    def __init__(self, table: Table, pool: StringPool) -> None:
+        self.table = table
+        self.layout: Layout = row_layout(table.schema, table.key)
+        self.pool = pool
+        self.count = 0  # slots ever used; the live rows are fewer by the free ones
+        self.words = np.zeros((ROWS_MIN, self.layout.words), np.int64)
+        self.entries = np.zeros(2 * ROWS_MIN, np.int64)
+        self.free = np.empty(16, np.int64)
+        self.free_count = 0
+        self.taken: list[np.ndarray] = []
+        self.defaults = self._default_row()
+
+    def __len__(self) -> int:
+        return self.count - self.free_count
+
+    @property
+    def records(self) -> np.ndarray:
+        """The same memory as named fields, all slots."""
+        return self.words.reshape(-1).view(self.layout.dtype)
+
+    def _default_row(self) -> np.ndarray:
+        row = np.zeros(self.layout.words, np.int64)
+        record = row.view(self.layout.dtype)
+        for column in self.table.schema:
+            if column.default is not None and column.type.kind == "string":
+                record[column.name] = self.pool.intern(pa.array([column.default]))[0]
+            elif column.default is not None:
+                record[column.name] = column.default
+        return row
+
+    def reserve(self, more: int) -> None:
+        """Make room for that many more rows in the words and in the index."""
+        need = self.count + more
+        if need > SLOTS_MAX:
+            raise InputError(f"table {self.table.name!r}: more than {SLOTS_MAX} rows")
+        if need > len(self.words):
+            words = np.zeros((max(need, 2 * len(self.words)), self.layout.words), np.int64)
+            words[: self.count] = self.words[: self.count]
+            self.words = words
+        if need > LOAD_FACTOR * len(self.entries):
+            size = 1 << int(need / LOAD_FACTOR).bit_length()
+            self.entries = np.zeros(size, np.int64)
+            self._index_all()
+
+    def _index_all(self) -> None:
+        """Fill the empty index with every row that is alive or taken by the running batch."""
+        key_words = len(self.table.key)
+        index.insert_live(self.entries, self.words, self.count, key_words)
+        for slots in self.taken:
+            for slot in slots[(self.words[slots, 0] & 1) == 0]:
+                index.insert(self.entries, self.words, slot, key_words)
+
+    def key_words(self, columns: Sequence[np.ndarray]) -> np.ndarray:
+        """Stored key columns as one array of key words x rows."""
+        if len(columns) == 1 and columns[0].dtype == np.int64:
+            return np.ascontiguousarray(columns[0]).reshape(1, -1)
+        return np.stack([np.asarray(column, np.int64) for column in columns])
+
+    def find(self, keys: np.ndarray, skip: np.ndarray) -> np.ndarray:
+        """The slot of each key, -1 where there is none or `skip` is set."""
+        slots = np.empty(keys.shape[1], np.int64)
+        index.find_all(self.entries, self.words, keys, skip, slots)
+        return slots
+
+    def find_or_take(self, keys: np.ndarray, skip: np.ndarray) -> np.ndarray:
+        """As `find`, but a missing key takes a slot: dead until a transaction creates the row."""
+        self.reserve(keys.shape[1])
+        slots = np.empty(keys.shape[1], np.int64)
+        taken = np.empty(keys.shape[1], np.int64)
+        self.free_count, self.count, taken_count = index.find_or_take(
+            self.entries, self.words, keys, skip, slots,
+            self.free, self.free_count, self.count, taken,
+        )  # fmt: skip
+        if taken_count:
+            self.taken.append(taken[:taken_count].copy())
+        return slots
+
+    def release(self, changed: np.ndarray) -> None:
+        """After a batch: rows that it deleted, or took a slot for and never created, go."""
+        for slots in (changed, *self.taken):
+            if self.free_count + len(slots) > len(self.free):
+                self.free = np.resize(self.free, 2 * (self.free_count + len(slots)))
+            self.free_count = index.release_dead(
+                self.entries, self.words, slots, len(self.table.key), self.free, self.free_count
+            )
+        self.taken.clear()
+
+    def load(self, rows: pa.Table, epoch: int) -> range:
+        """Insert the rows of an Arrow table whose keys are new; returns their slots."""
+        self.reserve(rows.num_rows)
+        first, last = self.count, self.count + rows.num_rows
+        self._fill(slice(first, last), rows, epoch)
+        twice = index.insert_new(self.entries, self.words, first, last, len(self.table.key))
+        if twice >= 0:
+            key = self.key_text(int(twice))
+            self.words[first:last] = 0
+            self.entries[:] = 0
+            self._index_all()
+            raise InputError(f"table {self.table.name!r}: two of the rows have the key {key}")
+        self.count = last
+        return range(first, last)
+
+    def unload(self, slots: range) -> None:
+        """Take back a load that turned out to be wrong."""
+        self.words[slots.start : slots.stop] = 0
+        self.count = slots.start
+        self.entries[:] = 0
+        self._index_all()
+
+    def note_used(self, count: int) -> None:
+        """Slots up to `count` have been used at some time; those not alive are free."""
+        if count > self.count:
+            self.reserve(count - self.count)
+            more = np.arange(self.count, count)
+            self.words[more, 0] = index.RELEASED
+            self.free = np.concatenate([self.free[: self.free_count], more])
+            self.free_count = len(self.free)
+            self.count = count
+
+    def restore(self, slots: np.ndarray, rows: pa.Table, epoch: int) -> None:
+        """Put recovered rows back into their slots; the slots between them are free."""
+        self.count = int(slots.max()) + 1 if len(slots) else 0
+        self.words = np.zeros((max(ROWS_MIN, self.count), self.layout.words), np.int64)
+        self.entries = np.zeros(1 << int(max(ROWS_MIN, self.count) / LOAD_FACTOR).bit_length(), int)
+        self._fill(slots, rows, epoch)
+        self.free = np.flatnonzero((self.words[: self.count, 0] & 1) == 0)
+        self.free_count = len(self.free)
+        self.words[self.free, 0] = index.RELEASED
+        index.insert_live(self.entries, self.words, self.count, len(self.table.key))
+
+    def _fill(self, slots: slice | np.ndarray, rows: pa.Table, epoch: int) -> None:
+        records = self.records
+        for field in self.layout.fields:
+            where = f"table {self.table.name!r}: column {field.name!r}"
+            stored = to_stored(rows.column(field.name), field.type, self.pool, where)
+            if stored.faults is not None:
+                place = int(np.flatnonzero(stored.faults)[0])
+                fault = "is null" if stored.faults[place] == NULL_FAULT else "is out of range"
+                self.words[slots, 0] = 0
+                raise InputError(f"{where}: the value in row {place} {fault}")
+            records[field.name][slots] = stored.values
+        self.words[slots, 0] = (epoch << HEADER_EPOCH_SHIFT) | int(index.ALIVE)
+
+    def key_text(self, slot: int) -> str:
+        row = self.arrow(np.array([slot])).select(list(self.table.key)).to_pylist()[0]
+        return ", ".join(f"{name}={value!r}" for name, value in row.items())
+
+    def gather(self, slots: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Which of these slots are alive, and the stored values of every column in them."""
+        words = index.transpose(self.words, slots)
+        columns = {}
+        for field in self.layout.fields:
+            size = np.dtype(field.format).itemsize
+            word, place = divmod(field.offset, WORD_BYTES)
+            parts = words[word].view(field.format)
+            values = parts if size == WORD_BYTES else parts[place // size :: WORD_BYTES // size]
+            columns[field.name] = stored_column(np.ascontiguousarray(values), field.type)
+        return (words[0] & 1).astype(np.bool_), columns
+
+    def column(self, name: str, slots: np.ndarray | slice) -> np.ndarray:
+        """The stored values of one column."""
+        values: np.ndarray = self.records[name][slots]
+        return values
+
+    def arrow(self, slots: np.ndarray | slice) -> pa.RecordBatch:
+        """The rows in these slots as Arrow columns."""
+        if isinstance(slots, slice):
+            columns = {name: self.column(name, slots) for name in self.table.schema.names}
+        else:
+            _, columns = self.gather(slots)
+        arrays = [
+            to_arrow(stored_column(columns[field.name], field.type), field.type, self.pool)
+            for field in self.layout.fields
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.table.schema.arrow)
+
+    def text_codes(self) -> list[np.ndarray]:
+        """The codes of all texts in live rows, for the pool to know what is in use."""
+        alive = (self.words[: self.count, 0] & 1) == 1
+        fields = [field for field in self.layout.fields if field.type.kind == "string"]
+        codes = [self.column(field.name, slice(0, self.count))[alive] for field in fields]
+        return [*codes, self._default_codes()]
+
+    def _default_codes(self) -> np.ndarray:
+        names = [field.name for field in self.layout.fields if field.type.kind == "string"]
+        record = self.defaults.view(self.layout.dtype)[0]
+        return np.array([record[name] for name in names], np.int64)
+
+
+def stored_column(values: np.ndarray, kind: ColumnType) -> np.ndarray:
+    """A row field in the stored format of its type (a key field is a whole word in the row)."""
+    return values.astype(STORED[kind.kind], copy=False)

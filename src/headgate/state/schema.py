@@ -1,0 +1,349 @@
+"""Schemas: Spark DDL strings as typed columns, the one place that knows every column type.
+
+A column has one type everywhere: in the DDL, in Arrow, in a row's bytes and inside a transaction.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from headgate.errors import DeclarationError, InputError
+
+# The Spark names and their common aliases, each with the one kind Headgate stores.
+KINDS = {
+    "boolean": "boolean",
+    "bool": "boolean",
+    "int": "int",
+    "integer": "int",
+    "bigint": "bigint",
+    "long": "bigint",
+    "float": "float",
+    "real": "float",
+    "double": "double",
+    "string": "string",
+    "timestamp": "timestamp",
+    "timestamp_ltz": "timestamp",
+    "date": "date",
+}
+DECIMAL_NAMES = ("decimal", "dec", "numeric")
+DECIMAL_DIGITS_MAX = 18  # what an int64 holds exactly
+INT_MAX = 2**31 - 1
+BIGINT_MAX = 2**63 - 1
+
+_ARROW = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "date": pa.date32(),
+}
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
+
+@dataclass(frozen=True)
+class ColumnType:
+    """One column's type; `element` is set for an array, `precision` and `scale` for a decimal."""
+
+    kind: str
+    precision: int = 0
+    scale: int = 0
+    element: ColumnType | None = None
+
+    def __str__(self) -> str:
+        if self.kind == "decimal":
+            return f"decimal({self.precision},{self.scale})"
+        if self.element is not None:
+            return f"array<{self.element}>"
+        return self.kind
+
+    @property
+    def arrow(self) -> pa.DataType:
+        if self.kind == "decimal":
+            return pa.decimal128(self.precision, self.scale)
+        if self.element is not None:
+            return pa.list_(self.element.arrow)
+        return _ARROW[self.kind]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A named, typed column; `default` is in stored form (see `stored_value`)."""
+
+    name: str
+    type: ColumnType
+    default: int | float | str | bool | None = None
+
+    @property
+    def ddl(self) -> str:
+        name = self.name if re.fullmatch(r"\w+", self.name) else f"`{self.name}`"
+        suffix = "" if self.default is None else f" DEFAULT {_literal(self.type, self.default)}"
+        return f"{name} {self.type}{suffix}"
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Columns in the order they were declared.
+
+    >>> Schema.parse("id bigint, balance decimal(12,2) DEFAULT 0").names
+    ('id', 'balance')
+    """
+
+    columns: tuple[Column, ...]
+
+    @classmethod
+    def parse(cls, ddl: str, where: str = "schema") -> Schema:
+        if not isinstance(ddl, str):
+            raise DeclarationError(f"{where}: a schema is a DDL string, not {type(ddl).__name__}")
+        columns = tuple(_parse_column(text, where) for text in split_list(ddl) if text.strip())
+        if not columns:
+            raise DeclarationError(f"{where}: the schema {ddl!r} has no columns")
+        names = [column.name for column in columns]
+        for name in names:
+            if names.count(name) > 1:
+                raise DeclarationError(f"{where}: column {name!r} is declared twice")
+            if name.startswith("__"):
+                raise DeclarationError(f"{where}: column {name!r}: names in __ are reserved")
+        return cls(columns)
+
+    def __iter__(self) -> Iterator[Column]:
+        return iter(self.columns)
+
+    def __getitem__(self, name: str) -> Column:
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise KeyError(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns)
+
+    @property
+    def ddl(self) -> str:
+        return ", ".join(column.ddl for column in self.columns)
+
+    @property
+    def arrow(self) -> pa.Schema:
+        return pa.schema([(column.name, column.type.arrow) for column in self.columns])
+
+    def require(self, name: str, where: str) -> Column:
+        """The column of that name, or a DeclarationError that lists the names there are."""
+        if name not in self:
+            known = ", ".join(self.names)
+            raise DeclarationError(f"{where}: no column {name!r}; the columns are: {known}")
+        return self[name]
+
+
+def split_list(text: str) -> list[str]:
+    """Split at commas outside of brackets and quotes."""
+    parts, depth, quote, start = [], 0, "", 0
+    for place, char in enumerate(text):
+        if quote:
+            quote = "" if char == quote else quote
+        elif char in "'\"`":
+            quote = char
+        elif char in "(<":
+            depth += 1
+        elif char in ")>":
+            depth -= 1
+        elif char == "," and depth == 0:
+            parts.append(text[start:place])
+            start = place + 1
+    return [*parts, text[start:]]
+
+
+_COLUMN = re.compile(
+    r"""\s*(?:`(?P<quoted>[^`]+)`|(?P<name>\w+))\s*:?\s*
+    (?P<type>[a-zA-Z_]+\s*(?:\([^)]*\))?(?:<.*?>+)?)
+    (?P<rest>.*)$""",
+    re.VERBOSE | re.DOTALL,
+)
+_OPTION = re.compile(
+    r"""\s*(?:(?P<notnull>not\s+null)
+    |default\s+(?P<default>(?:date|timestamp)?\s*'(?:[^']|'')*'|[^\s']+)
+    |comment\s+'(?:[^']|'')*')""",
+    re.VERBOSE | re.IGNORECASE,
+)
+
+
+def _parse_column(text: str, where: str) -> Column:
+    match = _COLUMN.match(text)
+    if match is None:
+        raise DeclarationError(
+            f"{where}: cannot read the column {text.strip()!r}; write it as 'name type'"
+        )
+    name = match["quoted"] or match["name"]
+    kind = _parse_type(match["type"], f"{where}: column {name!r}")
+    default = _parse_options(match["rest"], kind, f"{where}: column {name!r}")
+    return Column(name, kind, default)
+
+
+def _parse_options(text: str, kind: ColumnType, where: str) -> int | float | str | bool | None:
+    default = None
+    while text.strip():
+        option = _OPTION.match(text)
+        if option is None:
+            raise DeclarationError(
+                f"{where}: cannot read {text.strip()!r}; after the type may stand "
+                "NOT NULL, DEFAULT literal, COMMENT 'text'"
+            )
+        if option["default"] is not None:
+            default = _parse_default(option["default"], kind, where)
+        text = text[option.end() :]
+    return default
+
+
+def _parse_type(text: str, where: str) -> ColumnType:
+    word = re.sub(r"\s+", "", text).lower()
+    if word in KINDS:
+        return ColumnType(KINDS[word])
+    if word in DECIMAL_NAMES:
+        return ColumnType("decimal", 10, 0)
+    if found := re.fullmatch(r"(?:decimal|dec|numeric)\((\d+)(?:,(\d+))?\)", word):
+        return _decimal(int(found[1]), int(found[2] or 0), where)
+    if found := re.fullmatch(r"array<(.+)>", word):
+        element = _parse_type(found[1], where)
+        if element.element is not None:
+            raise DeclarationError(f"{where}: an array of arrays is not supported")
+        return ColumnType("array", element=element)
+    known = ", ".join(sorted({*KINDS.values(), "decimal(p,s)", "array<type>"}))
+    raise DeclarationError(f"{where}: unknown type {text.strip()!r}; the types are: {known}")
+
+
+def _decimal(precision: int, scale: int, where: str) -> ColumnType:
+    if not 0 < precision <= DECIMAL_DIGITS_MAX or scale > precision:
+        raise DeclarationError(
+            f"{where}: decimal({precision},{scale}) is out of bounds; "
+            f"at most {DECIMAL_DIGITS_MAX} digits are kept exact, the scale at most the digits"
+        )
+    return ColumnType("decimal", precision, scale)
+
+
+def _parse_default(text: str, kind: ColumnType, where: str) -> int | float | str | bool:
+    word = text.strip()
+    if found := re.fullmatch(r"(?:date|timestamp)?\s*'((?:[^']|'')*)'", word, re.IGNORECASE):
+        value: Any = found[1].replace("''", "'")
+    elif word.lower() in ("true", "false"):
+        value = word.lower() == "true"
+    else:
+        try:
+            value = decimal.Decimal(word)
+        except decimal.InvalidOperation:
+            raise DeclarationError(f"{where}: cannot read the default {word!r}") from None
+    return default_value(kind, value, where)
+
+
+def default_value(kind: ColumnType, value: Any, where: str) -> int | float | str | bool:
+    """A default as it is stored, from a DDL literal or a Python value."""
+    try:
+        if isinstance(value, decimal.Decimal) and kind.kind in ("int", "bigint", "float", "double"):
+            value = int(value) if value == int(value) and "int" in kind.kind else float(value)
+        if isinstance(value, str) and kind.kind == "date":
+            value = datetime.date.fromisoformat(value)
+        if isinstance(value, str) and kind.kind == "timestamp":
+            value = datetime.datetime.fromisoformat(value)
+        return stored_value(kind, value, where)
+    except (ValueError, TypeError) as error:
+        raise DeclarationError(f"{where}: the default {value!r} is not a {kind}") from error
+
+
+def stored_value(kind: ColumnType, value: Any, where: str) -> int | float | str | bool:
+    """A Python value in the form a row stores it: micros, days, scaled ints, text, numbers."""
+    converter = _CONVERTERS.get(kind.kind)
+    converted = None if converter is None or value is None else converter(value, kind)
+    if converted is None:
+        raise InputError(f"{where}: {value!r} is not a {kind}")
+    return converted
+
+
+def _stored_bool(value: Any, _kind: ColumnType) -> bool | None:
+    return bool(value) if isinstance(value, bool) or type(value).__name__ == "bool" else None
+
+
+def _stored_int(value: Any, kind: ColumnType) -> int | None:
+    bound = INT_MAX if kind.kind == "int" else BIGINT_MAX
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        return None
+    number = int(value)
+    return number if -bound - 1 <= number <= bound else None
+
+
+def _stored_float(value: Any, _kind: ColumnType) -> float | None:
+    numeric = isinstance(value, (int, float, decimal.Decimal)) or hasattr(value, "__float__")
+    return float(value) if numeric and not isinstance(value, (bool, str)) else None
+
+
+def _stored_text(value: Any, _kind: ColumnType) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _stored_timestamp(value: Any, _kind: ColumnType) -> int | None:
+    if isinstance(value, datetime.datetime):
+        # Arrow and Spark read a naive time as UTC here; so does Headgate.
+        moment = value if value.tzinfo else value.replace(tzinfo=datetime.UTC)
+        return (moment - _EPOCH) // datetime.timedelta(microseconds=1)
+    return _stored_int(value, ColumnType("bigint"))
+
+
+def _stored_date(value: Any, _kind: ColumnType) -> int | None:
+    if isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
+        return (value - _EPOCH.date()).days
+    return _stored_int(value, ColumnType("int"))
+
+
+def _stored_decimal(value: Any, kind: ColumnType) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, (int, decimal.Decimal, str)):
+        return None
+    try:
+        scaled = decimal.Decimal(value).scaleb(kind.scale)
+    except decimal.InvalidOperation:
+        return None
+    exact = scaled.is_finite() and scaled == scaled.to_integral_value()
+    return int(scaled) if exact and abs(scaled) < 10**kind.precision else None
+
+
+_CONVERTERS = {
+    "boolean": _stored_bool,
+    "int": _stored_int,
+    "bigint": _stored_int,
+    "float": _stored_float,
+    "double": _stored_float,
+    "string": _stored_text,
+    "timestamp": _stored_timestamp,
+    "date": _stored_date,
+    "decimal": _stored_decimal,
+}
+
+
+def logical_value(kind: ColumnType, stored: Any) -> Any:
+    """The Python value a user sees for a stored one; the inverse of `stored_value`."""
+    if kind.kind == "timestamp":
+        return _EPOCH + datetime.timedelta(microseconds=int(stored))
+    if kind.kind == "date":
+        return _EPOCH.date() + datetime.timedelta(days=int(stored))
+    if kind.kind == "decimal":
+        return decimal.Decimal(int(stored)).scaleb(-kind.scale)
+    return stored
+
+
+def _literal(kind: ColumnType, stored: Any) -> str:
+    if kind.kind in ("string", "date", "timestamp"):
+        text = str(logical_value(kind, stored)).replace("'", "''")
+        prefix = "" if kind.kind == "string" else kind.kind
+        return f"{prefix}'{text}'"
+    if isinstance(stored, bool):
+        return str(stored).lower()
+    return str(logical_value(kind, stored))

@@ -1,0 +1,282 @@
+"""Strings: every text in rows and events is one int64 code, equal exactly when the texts are.
+
+A text's code is a 63-bit hash of its UTF-8 bytes, so a literal's code is known at compile time. The
+pool keeps the bytes of every code. Two texts with one hash (about once in 10**18 pairs) are told
+apart: the second takes the next free code, and both stay in the pool for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numba
+import numpy as np
+import pyarrow as pa
+
+from headgate.errors import check_invariant
+
+CODE_MASK = np.int64(0x7FFFFFFFFFFFFFFF)
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+_FIRST_SLOTS = 1024
+
+
+@numba.njit(cache=True, nogil=True)
+def hash_bytes(data: np.ndarray, start: int, end: int) -> Any:
+    """A 63-bit hash of data[start:end], never 0 (the code of the empty text)."""
+    value = np.uint64(0x51ED270B9F2D6C3B) ^ (np.uint64(end - start) * _MULTIPLIER)
+    place = start
+    while place + 8 <= end:
+        word = np.uint64(0)
+        for byte in range(8):
+            word |= np.uint64(data[place + byte]) << np.uint64(8 * byte)
+        value = (value ^ word) * _MULTIPLIER
+        value ^= value >> np.uint64(29)
+        place += 8
+    word = np.uint64(0)
+    shift = np.uint64(0)
+    while place < end:
+        word |= np.uint64(data[place]) << shift
+        shift += np.uint64(8)
+        place += 1
+    value = (value ^ word) * np.uint64(0xD6E8FEB86659FD93)
+    value ^= value >> np.uint64(32)
+    value *= _MULTIPLIER
+    value ^= value >> np.uint64(32)
+    code = np.int64(value & np.uint64(0x7FFFFFFFFFFFFFFF))
+    return code if code != 0 else np.int64(1)
+
+
+@numba.njit(cache=True, nogil=True)
+def _entry_of(slots: np.ndarray, codes: np.ndarray, code: int) -> int:
+    """The entry that has this code, or -1 - (the free slot where it would go)."""
+    mask = len(slots) - 1
+    place = code & mask
+    while True:
+        entry = slots[place]
+        if entry < 0:
+            return -1 - place
+        if codes[entry] == code:
+            return entry
+        place = (place + 1) & mask
+
+
+@numba.njit(cache=True, nogil=True)
+def _same(arena: np.ndarray, start: int, data: np.ndarray, first: int, size: int) -> bool:
+    for byte in range(size):
+        if arena[start + byte] != data[first + byte]:
+            return False
+    return True
+
+
+@numba.njit(cache=True, nogil=True)
+def _intern(
+    slots: np.ndarray,
+    codes: np.ndarray,
+    starts: np.ndarray,
+    arena: np.ndarray,
+    sticky: np.ndarray,
+    count: int,
+    offsets: np.ndarray,
+    data: np.ndarray,
+    out: np.ndarray,
+) -> int:
+    """Write each text's code to `out`, adding unknown texts; the arrays are large enough."""
+    for row in range(len(out)):
+        first = np.int64(offsets[row])
+        size = np.int64(offsets[row + 1]) - first
+        if size == 0:
+            out[row] = 0
+            continue
+        code = hash_bytes(data, first, first + size)
+        moved = False
+        while True:
+            entry = _entry_of(slots, codes, code)
+            if entry < 0:
+                codes[count] = code
+                arena[starts[count] : starts[count] + size] = data[first : first + size]
+                starts[count + 1] = starts[count] + size
+                sticky[count] = moved
+                slots[-1 - entry] = count
+                count += 1
+                break
+            same_size = starts[entry + 1] - starts[entry] == size
+            if same_size and _same(arena, starts[entry], data, first, size):
+                break
+            sticky[entry] = True
+            moved = True
+            code = (code + 1) & CODE_MASK if code != CODE_MASK else np.int64(1)
+        out[row] = code
+    return count
+
+
+@numba.njit(cache=True, nogil=True)
+def _rebuild(slots: np.ndarray, codes: np.ndarray, count: int) -> None:
+    slots[:] = -1
+    for entry in range(count):
+        slots[-1 - _entry_of(slots, codes, codes[entry])] = entry
+
+
+@numba.njit(cache=True, nogil=True)
+def _sizes(
+    slots: np.ndarray,
+    codes: np.ndarray,
+    starts: np.ndarray,
+    wanted: np.ndarray,
+    offsets: np.ndarray,
+) -> int:
+    """Fill the offsets of the wanted texts laid end to end; returns the first unknown row or -1."""
+    offsets[0] = 0
+    for row in range(len(wanted)):
+        size = np.int64(0)
+        if wanted[row] != 0:
+            entry = _entry_of(slots, codes, wanted[row])
+            if entry < 0:
+                return row
+            size = starts[entry + 1] - starts[entry]
+        offsets[row + 1] = offsets[row] + size
+    return -1
+
+
+@numba.njit(cache=True, nogil=True)
+def _gather(
+    slots: np.ndarray,
+    codes: np.ndarray,
+    starts: np.ndarray,
+    arena: np.ndarray,
+    wanted: np.ndarray,
+    offsets: np.ndarray,
+    out: np.ndarray,
+) -> None:
+    for row in range(len(wanted)):
+        if wanted[row] != 0:
+            start = starts[_entry_of(slots, codes, wanted[row])]
+            for byte in range(offsets[row + 1] - offsets[row]):
+                out[offsets[row] + byte] = arena[start + byte]
+
+
+@numba.njit(cache=True, nogil=True)
+def _mark(slots: np.ndarray, codes: np.ndarray, used: np.ndarray, live: np.ndarray) -> None:
+    for row in range(len(used)):
+        if used[row] != 0:
+            entry = _entry_of(slots, codes, used[row])
+            if entry >= 0:
+                live[entry] = True
+
+
+@numba.njit(cache=True, nogil=True)
+def _keep(codes: np.ndarray, starts: np.ndarray, arena: np.ndarray, sticky: np.ndarray,
+          live: np.ndarray, count: int) -> int:  # fmt: skip
+    """Move the live entries to the front; codes stay what they are."""
+    kept, end = 0, np.int64(0)
+    for entry in range(count):
+        if live[entry] or sticky[entry]:
+            start, size = starts[entry], starts[entry + 1] - starts[entry]
+            for byte in range(size):
+                arena[end + byte] = arena[start + byte]
+            codes[kept], sticky[kept], starts[kept] = codes[entry], sticky[entry], end
+            end += size
+            kept += 1
+    starts[kept] = end
+    return kept
+
+
+def text_code(text: str) -> int:
+    """The code a text has unless the pool has met another with the same hash before."""
+    data = np.frombuffer(text.encode(), np.uint8)
+    return int(hash_bytes(data, 0, len(data))) if len(data) else 0
+
+
+class StringPool:
+    """The texts behind the codes, one pool for all tables of an engine."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._slots = np.full(_FIRST_SLOTS, -1, np.int64)
+        self._codes = np.zeros(_FIRST_SLOTS, np.int64)
+        self._starts = np.zeros(_FIRST_SLOTS + 1, np.int64)
+        self._sticky = np.zeros(_FIRST_SLOTS, np.bool_)
+        self._arena = np.zeros(1 << 16, np.uint8)
+
+    def add_literals(self, texts: Iterable[str]) -> None:
+        """Texts that kernels know by their code: they must have their own hash as code."""
+        for text in texts:
+            code = int(self.intern(pa.array([text], pa.string()))[0])
+            check_invariant(code == text_code(text), f"two literals share a hash: {text!r}")
+            entry = int(_entry_of(self._slots, self._codes, code)) if code else -1
+            if entry >= 0:
+                self._sticky[entry] = True
+
+    def intern(self, texts: pa.Array) -> np.ndarray:
+        """The codes of an Arrow string array; nulls get the code of the empty text."""
+        if pa.types.is_dictionary(texts.type):
+            return self._intern_dictionary(texts)
+        if texts.null_count:
+            texts = texts.fill_null("")
+        out = np.empty(len(texts), np.int64)
+        if not len(texts):
+            return out
+        offsets, data = _string_buffers(texts)
+        size = int(offsets[-1]) - int(offsets[0])
+        self._reserve(len(texts), size)
+        self.count = int(
+            _intern(self._slots, self._codes, self._starts, self._arena, self._sticky,
+                    self.count, offsets, data, out)
+        )  # fmt: skip
+        return out
+
+    def _intern_dictionary(self, texts: pa.DictionaryArray) -> np.ndarray:
+        codes = np.append(self.intern(texts.dictionary.cast(pa.string())), 0)
+        last = len(codes) - 1
+        return codes[texts.indices.fill_null(last).to_numpy(zero_copy_only=False)]
+
+    def texts(self, codes: np.ndarray) -> pa.Array:
+        """The Arrow string array behind the codes."""
+        wanted = np.ascontiguousarray(codes, np.int64)
+        offsets = np.empty(len(wanted) + 1, np.int64)
+        unknown = _sizes(self._slots, self._codes, self._starts, wanted, offsets)
+        check_invariant(unknown < 0, f"the string pool has no text for the code at row {unknown}")
+        data = np.empty(int(offsets[-1]), np.uint8)
+        _gather(self._slots, self._codes, self._starts, self._arena, wanted, offsets, data)
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+        large = pa.Array.from_buffers(pa.large_string(), len(wanted), buffers)
+        return large.cast(pa.string())
+
+    def text(self, code: int) -> str:
+        return str(self.texts(np.array([code], np.int64))[0].as_py())
+
+    def compact(self, used: Iterable[np.ndarray]) -> None:
+        """Forget the texts whose code is in none of the arrays (and no literal)."""
+        live = np.zeros(self.count, np.bool_)
+        for codes in used:
+            _mark(self._slots, self._codes, np.ascontiguousarray(codes, np.int64), live)
+        self.count = int(
+            _keep(self._codes, self._starts, self._arena, self._sticky, live, self.count)
+        )
+        _rebuild(self._slots, self._codes, self.count)
+
+    def _reserve(self, texts: int, size: int) -> None:
+        need = self.count + texts
+        if need > len(self._codes):
+            room = max(need, 2 * len(self._codes))
+            self._codes = np.concatenate([self._codes, np.zeros(room - len(self._codes), np.int64)])
+            self._sticky = np.concatenate([self._sticky, np.zeros(room - len(self._sticky), bool)])
+            extra = np.zeros(room + 1 - len(self._starts), np.int64)
+            self._starts = np.concatenate([self._starts, extra])
+        if 2 * need > len(self._slots):
+            self._slots = np.full(1 << (2 * need - 1).bit_length(), -1, np.int64)
+            _rebuild(self._slots, self._codes, self.count)
+        end = int(self._starts[self.count]) + size
+        if end > len(self._arena):
+            room = max(end, 2 * len(self._arena))
+            self._arena = np.concatenate([self._arena, np.zeros(room - len(self._arena), np.uint8)])
+
+
+def _string_buffers(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    if not (pa.types.is_string(texts.type) or pa.types.is_large_string(texts.type)):
+        texts = texts.cast(pa.large_string())
+    width = np.int32 if pa.types.is_string(texts.type) else np.int64
+    _, offset_buffer, data_buffer = texts.buffers()
+    every = np.frombuffer(offset_buffer, width)
+    data = np.zeros(1, np.uint8) if data_buffer is None else np.frombuffer(data_buffer, np.uint8)
+    return every[texts.offset : texts.offset + len(texts) + 1], data

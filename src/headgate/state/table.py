@@ -1,0 +1,130 @@
+"""Tables: the declaration of typed rows with a key, and how a transaction names rows of them.
+
+A declaration is a value: it holds no rows, so the same table can be opened by many engines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from headgate.errors import DeclarationError
+from headgate.state.check import Check, parse_check
+from headgate.state.schema import Column, Schema, default_value, split_list
+
+KEY_KINDS = ("int", "bigint", "string", "date", "timestamp", "decimal", "boolean")
+
+
+@dataclass(frozen=True, init=False)
+class Table:
+    """A table of typed rows with a key.
+
+    >>> accounts = Table("accounts", "id bigint, balance double", key="id", check="balance >= 0")
+    >>> accounts.key
+    ('id',)
+    """
+
+    name: str
+    schema: Schema
+    key: tuple[str, ...]
+    check: Check | None
+
+    def __init__(
+        self,
+        name: str,
+        schema: str,
+        key: str | Iterable[str],
+        check: str | None = None,
+        defaults: Mapping[str, Any] | None = None,
+    ) -> None:
+        where = f"table {name!r}"
+        if not str(name).isidentifier() or str(name).startswith("__"):
+            raise DeclarationError(f"{where}: a table's name is a plain word")
+        parsed = _with_defaults(Schema.parse(schema, where), defaults or {}, where)
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "schema", parsed)
+        object.__setattr__(self, "key", _parse_key(key, parsed, where))
+        _refuse_arrays(parsed, where)
+        parsed_check = None if check is None else parse_check(check, parsed, f"{where}: check")
+        object.__setattr__(self, "check", parsed_check)
+
+    @property
+    def key_columns(self) -> tuple[Column, ...]:
+        return tuple(self.schema[name] for name in self.key)
+
+    def at(self, *columns: str, mode: str = "write", create: bool = False) -> Any:
+        """The row whose key is in these event columns.
+
+        `mode="read"` promises not to change it; `create=True` inserts a missing row from the
+        table's defaults.
+        """
+        return self._access("at", columns, mode, create)
+
+    def each(self, *columns: str, mode: str = "write", create: bool = False) -> Any:
+        """The rows whose keys are in this array column of the event, in its order."""
+        return self._access("each", columns, mode, create)
+
+    def _access(self, form: str, columns: tuple[str, ...], mode: str, create: bool) -> Access:
+        where = f"table {self.name!r}.{form}{columns!r}"
+        if mode not in ("write", "read"):
+            raise DeclarationError(f"{where}: mode is 'write' or 'read', not {mode!r}")
+        if create and mode == "read":
+            raise DeclarationError(f"{where}: create=True needs mode='write'")
+        if not all(isinstance(column, str) for column in columns):
+            raise DeclarationError(f"{where}: name event columns by strings")
+        if len(columns) != len(self.key):
+            raise DeclarationError(
+                f"{where}: the key has {len(self.key)} column(s) ({', '.join(self.key)}), "
+                f"so name {len(self.key)} event column(s)"
+            )
+        return Access(self, form, columns, mode == "read", create)
+
+
+@dataclass(frozen=True)
+class Access:
+    """Which rows of a table one parameter of a transaction stands for."""
+
+    table: Table
+    form: str  # "at": one row; "each": one row per element of an array column
+    columns: tuple[str, ...]
+    read_only: bool
+    create: bool
+
+
+def _parse_key(key: str | Iterable[str], schema: Schema, where: str) -> tuple[str, ...]:
+    names = split_list(key) if isinstance(key, str) else list(key)
+    names = [name.strip() for name in names]
+    if not names or not all(names):
+        raise DeclarationError(f"{where}: a table needs a key")
+    for name in names:
+        column = schema.require(name, f"{where}: key")
+        if column.type.kind not in KEY_KINDS:
+            raise DeclarationError(
+                f"{where}: key column {name!r} is a {column.type}; "
+                f"a key is one of: {', '.join(KEY_KINDS)}"
+            )
+        if names.count(name) > 1:
+            raise DeclarationError(f"{where}: key column {name!r} is named twice")
+    return tuple(names)
+
+
+def _with_defaults(schema: Schema, defaults: Mapping[str, Any], where: str) -> Schema:
+    for name in defaults:
+        schema.require(name, f"{where}: defaults")
+    columns = []
+    for column in schema:
+        if column.name in defaults:
+            place = f"{where}: column {column.name!r}"
+            value = default_value(column.type, defaults[column.name], place)
+            column = replace(column, default=value)
+        columns.append(column)
+    return Schema(tuple(columns))
+
+
+def _refuse_arrays(schema: Schema, where: str) -> None:
+    for column in schema:
+        if column.type.element is not None:
+            raise DeclarationError(
+                f"{where}: column {column.name!r} is an array; arrays belong in events, not in rows"
+            )

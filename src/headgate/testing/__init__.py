@@ -1,0 +1,17 @@
+"""For users' tests and our own: a simulated disk and clock, and the serial oracle that judges."""
+
+from __future__ import annotations
+
+from headgate.testing.comparison import difference, results_difference
+from headgate.testing.disk import SimulatedClock, SimulatedCrash, SimulatedDisk, Survival
+from headgate.testing.oracle import SerialOracle
+
+__all__ = [
+    "SerialOracle",
+    "SimulatedClock",
+    "SimulatedCrash",
+    "SimulatedDisk",
+    "Survival",
+    "difference",
+    "results_difference",
+]

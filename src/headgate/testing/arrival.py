@@ -1,0 +1,170 @@
+"""Arrival: how the oracle routes and orders events, rejects malformed ones and words results.
+
+Invariant: every event leaves with one outcome and stands in the results once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from headgate.state.schema import Column, ColumnType
+from headgate.state.table import Access
+from headgate.testing.records import Record
+from headgate.testing.scalars import OutOfRange, arrived, has_null, place, shown
+
+if TYPE_CHECKING:
+    from headgate.transactions import Transaction
+
+_SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}
+
+
+@dataclass(eq=False)  # two equal events are two events
+class Event:
+    """One event on its way: what arrived, which transaction it runs, what became of it."""
+
+    columns: Mapping[str, Any]  # as handed in
+    transaction: Transaction | None = None
+    order: dict[str, Any] = field(default_factory=dict)  # the order columns; None where malformed
+    outcome: str = ""
+    reason: str | None = None
+    output: Record | None = None
+
+    def reject(self, reason: str) -> None:
+        if not self.outcome:
+            self.outcome, self.reason = "rejected", reason
+
+    def values(self) -> dict[str, Any]:
+        """The columns its transaction declares, as they are kept."""
+        schema = () if self.transaction is None else self.transaction.event
+        return {column.name: arrived(self.columns[column.name], column.type) for column in schema}
+
+    def time(self, order_by: Sequence[Column]) -> Any:
+        return self.order[order_by[0].name]
+
+    def place(self) -> tuple[Any, ...]:
+        return tuple(place(value) for value in self.order.values())
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How the events of one stream find their transaction and their order."""
+
+    routes: Mapping[Any, Transaction]
+    route_by: str | None
+    order_by: tuple[Column, ...]
+    delay_us: int | None
+    late: str
+    name: str
+
+    @property
+    def transactions(self) -> list[Transaction]:
+        return list(dict.fromkeys(self.routes.values()))
+
+    @property
+    def outputs(self) -> dict[str, ColumnType]:
+        schemas = [transaction.output for transaction in self.transactions]
+        return {column.name: column.type for schema in schemas if schema for column in schema}
+
+
+@dataclass
+class Inlet:
+    """What a stream remembers between batches: its watermark and the events that wait for it."""
+
+    watermark_us: int | None = None
+    held: list[Event] = field(default_factory=list)
+
+
+def make_rules(
+    transaction: Transaction | Mapping[Any, Transaction],
+    order_by: str | Sequence[str] | None,
+    route_by: str | None,
+    watermark: str | None,
+    late: str,
+    name: str | None,
+) -> Rules:
+    routes = transaction if isinstance(transaction, Mapping) else {None: transaction}
+    names = [order_by] if isinstance(order_by, str) else list(order_by or ())
+    schemas = [found.event for found in routes.values()]
+    columns = tuple(next(s[column] for s in schemas if column in s) for column in names)
+    delay_us = None if watermark is None else _microseconds(watermark)
+    label = name or "run " + ", ".join(dict.fromkeys(found.name for found in routes.values()))
+    return Rules(routes, route_by, columns, delay_us, late, label)
+
+
+def _microseconds(duration: str) -> int:
+    parts = re.findall(r"([\d.]+)\s*([a-z]+?)s?\b", duration.lower())
+    return round(sum(float(amount) * _SECONDS[unit] for amount, unit in parts) * 1_000_000)
+
+
+def examine(rules: Rules, event: Event) -> None:
+    """Route the event, read its order columns, and reject it if anything about it is malformed."""
+    event.transaction = rules.routes.get(None)
+    if rules.route_by is not None:
+        value = event.columns.get(rules.route_by)
+        event.transaction = rules.routes.get(value) if value is not None else None
+        if event.transaction is None:
+            event.reject(
+                f"null route: {rules.route_by}" if value is None else f"unknown route: {value}"
+            )
+    for column in rules.order_by:
+        event.order[column.name] = _value_or_reject(event, column, "order column")
+    if event.transaction is None:
+        return
+    accesses = event.transaction.signature.accesses
+    keys = {name for access in accesses for name in access.columns}
+    for column in event.transaction.event:
+        _value_or_reject(event, column, "key" if column.name in keys else "value")
+    for access in accesses if not event.outcome else ():
+        _examine_keys(event, access)
+
+
+def _value_or_reject(event: Event, column: Column, role: str) -> Any:
+    value = event.columns.get(column.name)
+    if has_null(value):
+        event.reject(f"null {role}: {column.name}")
+        return None
+    try:
+        return arrived(value, column.type)
+    except OutOfRange:
+        event.reject(f"out of range: {column.name}")
+        return None
+
+
+def _examine_keys(event: Event, access: Access) -> None:
+    """Key columns must fit the table's, and arrays that together name keys have one length."""
+    values = [event.columns[name] for name in access.columns]
+    if access.form == "each" and len({len(value) for value in values}) > 1:
+        event.reject(f"arrays of different length: {', '.join(access.columns)}")
+        return
+    for name, column, value in zip(access.columns, access.table.key_columns, values, strict=True):
+        for item in value if access.form == "each" else [value]:
+            try:
+                arrived(item, column.type)
+            except OutOfRange:
+                event.reject(f"out of range: {name}")
+
+
+def in_order(events: Sequence[Event]) -> list[Event]:
+    """In the order of their order columns; Python's sort leaves ties as they arrived."""
+    return sorted(events, key=Event.place)
+
+
+def result(rules: Rules, epoch: int, position: int, event: Event) -> dict[str, Any]:
+    result = {
+        "epoch": epoch,
+        "position": position,
+        "transaction": None if event.transaction is None else event.transaction.name,
+        "outcome": event.outcome,
+        "reason": event.reason,
+    }
+    for column in rules.order_by:
+        value = event.order[column.name]
+        result[column.name] = None if value is None else shown(value, column.type)
+    has_output = event.outcome == "committed" and event.output is not None
+    values = event.output.values if has_output and event.output is not None else {}
+    for name, kind in rules.outputs.items():
+        result[name] = shown(values[name], kind) if name in values else None
+    return result

@@ -1,0 +1,500 @@
+"""A simulated disk and clock: files in memory that know what a loss of power would leave.
+
+Invariant: only what was synced is sure to survive `after_crash`; whether the rest survives, and how
+much of it, is up to the chosen survival. So a program that forgets a sync is found out.
+
+>>> disk = SimulatedDisk()
+>>> file = disk.open("/note", "create")
+>>> file.write(0, b"hello")
+>>> disk.after_crash(Survival.KEEP).content("/note")
+b'hello'
+>>> disk.after_crash(Survival.DROP).exists("/note")
+False
+"""
+
+from __future__ import annotations
+
+import copy
+import enum
+import errno
+import os
+import random
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from headgate.errors import LockedError
+from headgate.io import OpenMode, read_fully, write_fully
+
+SECTOR_BYTES = 512
+
+
+class SimulatedCrash(BaseException):
+    """The simulated machine lost its power here; no `except Exception` may carry on."""
+
+
+class Survival(enum.Enum):
+    """What becomes of the writes and names that were not synced when the power went."""
+
+    DROP = "nothing unsynced survives"
+    KEEP = "everything survives"
+    TEAR = "everything survives, but only the beginning of the last write"
+    NAMES = "names survive, but no unsynced bytes"
+    RANDOM = "any sectors of any unsynced writes survive, and some of the latest names do not"
+
+
+@dataclass
+class _Write:
+    """An unsynced write, or, without data, an unsynced change of the size to `offset`."""
+
+    offset: int
+    data: bytes | None
+    number: int
+
+
+@dataclass
+class _Content:
+    """A file: what programs see, what is on the platter, and the writes in between."""
+
+    seen: bytearray = field(default_factory=bytearray)
+    durable: bytearray = field(default_factory=bytearray)
+    pending: list[_Write] = field(default_factory=list)
+
+
+@dataclass
+class _Folder:
+    """A folder: names as programs see them, as they are durable, and the changes in between."""
+
+    seen: dict[str, _Content | _Folder] = field(default_factory=dict)
+    durable: dict[str, _Content | _Folder] = field(default_factory=dict)
+    pending: list[dict[str, _Content | _Folder | None]] = field(default_factory=list)
+
+    def change(self, names: dict[str, _Content | _Folder | None]) -> None:
+        """Change names in one step, not yet durably; None removes one."""
+        _change(self.seen, names)
+        self.pending.append(names)
+
+
+def _change(
+    entries: dict[str, _Content | _Folder], names: dict[str, _Content | _Folder | None]
+) -> None:
+    for name, node in names.items():
+        if node is None:
+            entries.pop(name, None)
+        else:
+            entries[name] = node
+
+
+class SimulatedFile:
+    """An open file of a simulated disk."""
+
+    def __init__(self, disk: SimulatedDisk, path: str, content: _Content) -> None:
+        self.path = path
+        self._disk = disk
+        self._content = content
+
+    def size(self) -> int:
+        return len(self._content.seen)
+
+    def read_into(self, offset: int, target: memoryview) -> int:
+        self._disk.count_read(self.path)
+        return read_fully(self._preadv, offset, target)
+
+    def _preadv(self, target: memoryview, offset: int) -> int:
+        piece = self._content.seen[offset : offset + len(target)]
+        target[: len(piece)] = piece
+        return len(piece)
+
+    def write(self, offset: int, *pieces: memoryview | bytes) -> None:
+        write_fully(self._pwritev, offset, pieces)
+
+    def _pwritev(self, pieces: list[memoryview], offset: int) -> int:
+        data = b"".join(pieces)
+        return self._disk.write(self.path, self._content, offset, data)
+
+    def truncate(self, size: int) -> None:
+        with self._disk.call("truncate", self.path) as number:
+            _resize(self._content.seen, size)
+            self._content.pending.append(_Write(size, None, number))
+
+    def sync(self) -> None:
+        self._disk.sync(self.path, self._content)
+
+    def close(self) -> None:
+        """Nothing is lost by closing and nothing made durable."""
+
+
+class SimulatedLock:
+    """A lock of a simulated disk."""
+
+    def __init__(self, release: Callable[[], None]) -> None:
+        self.release = release
+
+
+class _Call:
+    """One numbered call: counts it, and crashes after it when its turn has come."""
+
+    def __init__(self, disk: SimulatedDisk, number: int) -> None:
+        self._disk = disk
+        self._number = number
+
+    def __enter__(self) -> int:
+        return self._number
+
+    def __exit__(self, *reason: object) -> None:
+        if self._number == self._disk.crash_at:
+            self._disk.crashed = True
+            raise SimulatedCrash(f"the power went at call {self._number}")
+
+
+class SimulatedDisk:
+    """A disk in memory that can crash, fail, fill up and damage bytes on cue.
+
+    Every call that changes something has a number, from 1. `crash_at` loses the power during that
+    call. `fail_at` makes that call fail with the error number `fail_with`, or, for 0, makes a
+    write short. A failed sync loses the unsynced bytes though programs still see them, as
+    Linux does. `capacity_bytes` is the size at which the disk is full.
+    """
+
+    def __init__(
+        self,
+        crash_at: int | None = None,
+        fail_at: int | None = None,
+        fail_with: int = errno.EIO,
+        capacity_bytes: int | None = None,
+    ) -> None:
+        self.crash_at = crash_at
+        self.fail_at = fail_at
+        self.fail_with = fail_with
+        self.fail_read_at: int | None = None
+        self.capacity_bytes = capacity_bytes
+        self.calls = 0
+        self.reads = 0
+        self.crashed = False
+        self.trace: list[tuple[str, str]] = []
+        self._root = _Folder()
+        self._locks: set[str] = set()
+        self._guard = threading.RLock()
+
+    # The protocol of headgate.io.Disk
+
+    def open(self, path: str, mode: OpenMode) -> SimulatedFile:
+        """Open a file; creating it makes a name that is durable when the folder is synced."""
+        self._check_power()
+        folder, name = self._folder_of(path)
+        node = folder.seen.get(name)
+        if isinstance(node, _Folder):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        if mode == "create":
+            return SimulatedFile(self, path, self._create(path, folder, name, node))
+        if node is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return SimulatedFile(self, path, node)
+
+    def _create(self, path: str, folder: _Folder, name: str, node: _Content | None) -> _Content:
+        with self.call("create", path) as number:
+            if node is None:
+                node = _Content()
+                folder.change({name: node})
+            else:
+                node.seen.clear()
+                node.pending.append(_Write(0, None, number))
+        return node
+
+    def exists(self, path: str) -> bool:
+        self._check_power()
+        try:
+            return self._node(path) is not None
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def list(self, folder: str) -> list[str]:
+        self._check_power()
+        return sorted(self._folder(folder).seen)
+
+    def make_folder(self, path: str) -> None:
+        folder, name = self._folder_of(path)
+        if name in folder.seen:
+            return
+        with self.call("make folder", path):
+            folder.change({name: _Folder()})
+
+    def rename(self, old: str, new: str) -> None:
+        folder, old_name = self._folder_of(old)
+        target, new_name = self._folder_of(new)
+        if target is not folder:
+            raise OSError(errno.EXDEV, "a simulated disk renames within one folder only", new)
+        node = folder.seen.get(old_name)
+        if node is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), old)
+        with self.call("rename", new):
+            folder.change({old_name: None, new_name: node})
+
+    def remove(self, path: str) -> None:
+        folder, name = self._folder_of(path)
+        if name not in folder.seen:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        with self.call("remove", path):
+            folder.change({name: None})
+
+    def sync_folder(self, path: str) -> None:
+        folder = self._folder(path)
+        with self._guard:
+            number = self._turn("sync folder", path)
+            self._crash_if(number)
+            folder.durable = dict(folder.seen)
+            folder.pending.clear()
+
+    def lock(self, path: str) -> SimulatedLock:
+        self._check_power()
+        if path in self._locks:
+            raise LockedError(f"another engine writes to this store (lock {path}): close it first")
+        if not self.exists(path):
+            self.open(path, "create")
+        self._locks.add(path)
+        return SimulatedLock(lambda: self._locks.discard(path))
+
+    # What files call
+
+    def call(self, what: str, path: str) -> _Call:
+        """Count a call that changes something; fails or crashes when its turn has come."""
+        with self._guard:
+            return _Call(self, self._turn(what, path))
+
+    def write(self, path: str, content: _Content, offset: int, data: bytes) -> int:
+        """Write some of the data, as much as there is room for, and say how much."""
+        with self._guard:
+            self._check_power()
+            short = self.calls + 1 == self.fail_at and self.fail_with == 0 and len(data) > 1
+            number = self._turn("write", path)
+            data = data[: self._room(content, offset, len(data))]
+            if short:
+                data = data[: len(data) // 2]
+            _put(content.seen, offset, data)
+            content.pending.append(_Write(offset, data, number))
+            self._crash_if(number)
+            return len(data)
+
+    def sync(self, path: str, content: _Content) -> None:
+        """Make a file's bytes and size durable, or lose them when this call is to fail."""
+        with self._guard:
+            lost = self.calls + 1 == self.fail_at
+            try:
+                number = self._turn("sync", path)
+            except OSError:
+                if lost:
+                    content.pending.clear()
+                raise
+            self._crash_if(number)
+            content.durable[:] = _with_all(content.durable, content.pending)
+            content.pending.clear()
+
+    def count_read(self, path: str) -> None:
+        """Count a read; it fails when its turn has come."""
+        self._check_power()
+        with self._guard:
+            self.reads += 1
+            if self.reads == self.fail_read_at:
+                raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    def _turn(self, what: str, path: str) -> int:
+        self._check_power()
+        self.calls += 1
+        self.trace.append((what, path))
+        if self.calls == self.fail_at and self.fail_with:
+            raise OSError(self.fail_with, os.strerror(self.fail_with), path)
+        return self.calls
+
+    def _check_power(self) -> None:
+        if self.crashed:
+            raise SimulatedCrash("the power is gone")
+
+    def _crash_if(self, number: int) -> None:
+        if number == self.crash_at:
+            self.crashed = True
+            raise SimulatedCrash(f"the power went at call {number}")
+
+    def _room(self, content: _Content, offset: int, length: int) -> int:
+        """How much of a write fits; no room at all is an error."""
+        if self.capacity_bytes is None:
+            return length
+        used = sum(len(other.seen) for other in self._contents(self._root))
+        overwritten = max(0, min(len(content.seen) - offset, length))
+        fits = min(length, overwritten + max(0, self.capacity_bytes - used))
+        if fits == 0 and length:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return fits
+
+    # What tests do to the disk
+
+    def after_crash(self, survival: Survival, seed: int = 0) -> SimulatedDisk:
+        """The disk that the machine finds when the power is back."""
+        chance = random.Random(seed)
+        disk = SimulatedDisk(capacity_bytes=self.capacity_bytes)
+        last = max((w.number for c in self._contents(self._root) for w in c.pending), default=0)
+        disk._root = _survivor(self._root, survival, chance, last)
+        return disk
+
+    def after_kill(self) -> SimulatedDisk:
+        """The disk as another process finds it when this one was killed but the machine lives."""
+        disk = SimulatedDisk(capacity_bytes=self.capacity_bytes)
+        disk._root = copy.deepcopy(self._root)
+        return disk
+
+    def paths(self) -> tuple[str, ...]:
+        """The paths of all files."""
+        return tuple(sorted(_paths("", self._root)))
+
+    def content(self, path: str) -> bytes:
+        """The bytes of a file as programs see them."""
+        return bytes(self._file_at(path).seen)
+
+    def replace(self, path: str, content: bytes) -> None:
+        """Damage: put other bytes in place of a file's, durably."""
+        node = self._file_at(path)
+        node.seen[:] = content
+        node.durable[:] = content
+        node.pending.clear()
+
+    def _file_at(self, path: str) -> _Content:
+        node = self._node(path)
+        if not isinstance(node, _Content):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return node
+
+    def _node(self, path: str) -> _Content | _Folder | None:
+        if path in ("/", ""):
+            return self._root
+        folder, name = self._folder_of(path)
+        return folder.seen.get(name)
+
+    def _folder_of(self, path: str) -> tuple[_Folder, str]:
+        above, name = os.path.split(path)
+        return self._folder(above), name
+
+    def _folder(self, path: str) -> _Folder:
+        node = self._node(path)
+        if node is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        if not isinstance(node, _Folder):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+        return node
+
+    def _contents(self, folder: _Folder) -> Iterator[_Content]:
+        for node in folder.seen.values():
+            if isinstance(node, _Folder):
+                yield from self._contents(node)
+            else:
+                yield node
+
+
+class SimulatedClock:
+    """A clock that moves by one step whenever it is asked, or when it is told to."""
+
+    def __init__(self, start_us: int = 1_700_000_000_000_000, step_us: int = 1) -> None:
+        self._now_us = start_us
+        self._step_us = step_us
+
+    def time_us(self) -> int:
+        self._now_us += self._step_us
+        return self._now_us
+
+    def monotonic(self) -> float:
+        return self.time_us() / 1e6
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        self._now_us += int(seconds * 1e6)
+
+
+def _resize(data: bytearray, size: int) -> None:
+    if size < len(data):
+        del data[size:]
+    else:
+        data.extend(bytes(size - len(data)))
+
+
+def _put(data: bytearray, offset: int, piece: bytes) -> None:
+    if offset > len(data):
+        _resize(data, offset)
+    data[offset : offset + len(piece)] = piece
+
+
+def _with_all(durable: bytearray, pending: list[_Write]) -> bytearray:
+    result = bytearray(durable)
+    for write in pending:
+        _apply(result, write.offset, write.data)
+    return result
+
+
+def _apply(data: bytearray, offset: int, piece: bytes | None) -> None:
+    if piece is None:
+        _resize(data, offset)
+    else:
+        _put(data, offset, piece)
+
+
+def _survivor(folder: _Folder, survival: Survival, chance: random.Random, last: int) -> _Folder:
+    """The folder as it is after the crash."""
+    entries = dict(folder.durable)
+    for names in folder.pending[: _surviving_names(len(folder.pending), survival, chance)]:
+        _change(entries, names)
+    after = _Folder()
+    for name in sorted(entries):
+        node = entries[name]
+        if isinstance(node, _Folder):
+            after.seen[name] = _survivor(node, survival, chance, last)
+        else:
+            data = _surviving_bytes(node, survival, chance, last)
+            after.seen[name] = _Content(data, bytearray(data))
+    after.durable = dict(after.seen)
+    return after
+
+
+def _surviving_names(count: int, survival: Survival, chance: random.Random) -> int:
+    """How many of the changes of names survive; a journal keeps their order."""
+    if survival is Survival.DROP:
+        return 0
+    return chance.randint(0, count) if survival is Survival.RANDOM else count
+
+
+def _surviving_bytes(
+    content: _Content, survival: Survival, chance: random.Random, last: int
+) -> bytearray:
+    data = bytearray(content.durable)
+    if survival in (Survival.DROP, Survival.NAMES):
+        return data
+    for write in content.pending:
+        if survival is Survival.RANDOM:
+            _apply_some(data, write, chance)
+        elif survival is Survival.TEAR and write.number == last and write.data is not None:
+            _put(data, write.offset, write.data[: chance.randint(0, len(write.data))])
+        else:
+            _apply(data, write.offset, write.data)
+    return data
+
+
+def _apply_some(data: bytearray, write: _Write, chance: random.Random) -> None:
+    """Let any of a write's sectors survive, perhaps also the new size without the bytes."""
+    if write.data is None:
+        if chance.random() < 0.5:
+            _resize(data, write.offset)
+        return
+    likely = chance.choice((0.0, 0.5, 0.9, 1.0))
+    end = write.offset + len(write.data)
+    place = write.offset
+    while place < end:
+        sector_end = min(end, place - place % SECTOR_BYTES + SECTOR_BYTES)
+        if chance.random() < likely:
+            _put(data, place, write.data[place - write.offset : sector_end - write.offset])
+        place = sector_end
+    if chance.random() < 0.3 and len(data) < end:
+        _resize(data, end)
+
+
+def _paths(prefix: str, folder: _Folder) -> Iterator[str]:
+    for name, node in folder.seen.items():
+        if isinstance(node, _Folder):
+            yield from _paths(f"{prefix}/{name}", node)
+        else:
+            yield f"{prefix}/{name}"

@@ -1,0 +1,282 @@
+"""The serial oracle: one event after another in plain Python, slow and obviously right.
+
+Invariant: a transaction works on copies of its rows, which become the rows when it commits; so
+nothing an aborted transaction did can remain. The engine, compiled or not, on Spark or not, must
+give what the oracle gives: `difference` says in words where it does not.
+
+>>> from headgate.state.table import Table
+>>> from headgate.transactions import transaction
+>>> seats = Table("seats", "id bigint, taken boolean", key="id")
+>>> @transaction(event="seat bigint", compiled=False)
+... def book(event, seat=seats.at("seat", create=True)):
+...     seat.taken = True
+>>> oracle = SerialOracle([seats], [book])
+>>> oracle.run(book, [{"seat": 7}])[0]["outcome"]
+'committed'
+>>> oracle.table("seats")
+[{'id': 7, 'taken': True}]
+"""
+
+from __future__ import annotations
+
+import decimal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from headgate.execution.actions import Abort
+from headgate.execution.signature import Output
+from headgate.state.table import Access, Table
+from headgate.testing.arrival import Event, Inlet, Rules, examine, in_order, make_rules, result
+from headgate.testing.records import Record, View
+from headgate.testing.scalars import EXACT, Many, arrived, blank, default, shown
+
+if TYPE_CHECKING:
+    from headgate.transactions import Transaction
+
+Key = tuple[Any, ...]
+_FIXED_ERRORS = {ZeroDivisionError: "division by zero", OverflowError: "overflow"}
+
+
+# --- the oracle -----------------------------------------------------------------------------------
+
+
+class SerialOracle:
+    """The judge: tables as dicts of rows, transactions one by one, in plain Python."""
+
+    def __init__(self, tables: Iterable[Table], transactions: Iterable[Transaction] = ()) -> None:
+        self.declared = {table.name: table for table in tables}
+        self.transactions = {transaction.name: transaction for transaction in transactions}
+        self.rows: dict[str, dict[Key, Record]] = {name: {} for name in self.declared}
+        self.filled: set[str] = set()  # the tables that were ever loaded or written
+        self.inlets: dict[str, Inlet] = {}
+        self.epoch = 0
+
+    # --- what a user calls ------------------------------------------------------------------------
+
+    def load(self, table: Table | str, rows: Sequence[Mapping[str, Any]]) -> int:
+        """Fill a table once; returns how many rows it took. Raises ValueError for a bad row."""
+        name = table if isinstance(table, str) else table.name
+        if name in self.filled or not rows:
+            return 0
+        found: dict[Key, Record] = {}
+        for row in rows:
+            record = _loaded(self.declared[name], row)
+            key = tuple(record.values[column] for column in self.declared[name].key)
+            if key in found or not _passes(self.declared[name], record):
+                raise ValueError(f"the row {row} is there twice or fails the check")
+            found[key] = record
+        self.rows[name].update(found)
+        self.filled.add(name)
+        self.epoch += 1
+        return len(rows)
+
+    def run(
+        self,
+        transaction: Transaction | Mapping[Any, Transaction],
+        events: Sequence[Mapping[str, Any]],
+        *,
+        order_by: str | Sequence[str] | None = None,
+        route_by: str | None = None,
+        watermark: str | None = None,
+        late: str = "reject",
+        name: str | None = None,
+        batch_size: int | None = None,
+    ) -> list[dict[str, Any]]:
+        """The results that `engine.run` must give for these events, as dicts in order."""
+        rules = make_rules(transaction, order_by, route_by, watermark, late, name)
+        size = batch_size or max(1, len(events))
+        results = []
+        for first in range(0, len(events), size):
+            batch = [Event(columns) for columns in events[first : first + size]]
+            results += self._batch(rules, batch)
+        return results
+
+    def call(self, transaction: Transaction, /, **columns: Any) -> dict[str, Any]:
+        """The result of one event by itself."""
+        return self.run(transaction, [columns])[0]
+
+    def flush(
+        self,
+        transaction: Transaction | Mapping[Any, Transaction],
+        *,
+        order_by: str | Sequence[str] | None = None,
+        route_by: str | None = None,
+        watermark: str | None = None,
+        late: str = "reject",
+        name: str | None = None,
+    ) -> list[dict[str, Any]]:
+        """Run what is held back, as if all time had passed."""
+        rules = make_rules(transaction, order_by, route_by, watermark, late, name)
+        inlet = self.inlets.get(rules.name)
+        if inlet is None or not inlet.held:
+            return []
+        timely, inlet.held = inlet.held, []
+        return self._finish(rules, in_order(timely), [])
+
+    def table(self, name: Table | str) -> list[dict[str, Any]]:
+        """The rows of a table as dicts, sorted by their key."""
+        found = name if isinstance(name, Table) else self.declared[name]
+        return [_shown_row(self.rows[found.name][key]) for key in sorted(self.rows[found.name])]
+
+    # --- a batch ----------------------------------------------------------------------------------
+
+    def _batch(self, rules: Rules, arriving: list[Event]) -> list[dict[str, Any]]:
+        for event in arriving:
+            examine(rules, event)
+        if rules.delay_us is None:
+            timely = [event for event in arriving if not event.outcome]
+            return self._finish(rules, in_order(timely), [e for e in arriving if e.outcome])
+        return self._watermarked_batch(rules, rules.delay_us, arriving)
+
+    def _watermarked_batch(
+        self, rules: Rules, delay_us: int, arriving: list[Event]
+    ) -> list[dict[str, Any]]:
+        inlet = self.inlets.setdefault(rules.name, Inlet())
+        before = inlet.watermark_us
+        sound = [event for event in arriving if not event.outcome]
+        late = [e for e in sound if before is not None and e.time(rules.order_by) < before]
+        waiting = inlet.held + [event for event in sound if event not in late]
+        times = [event.time(rules.order_by) - delay_us for event in sound]
+        marks = times if before is None else [*times, before]
+        inlet.watermark_us = max(marks, default=None)
+        passed = [e for e in waiting if e.time(rules.order_by) <= (inlet.watermark_us or 0)]
+        inlet.held = [event for event in waiting if event not in passed]
+        if rules.late == "append":
+            return self._finish(
+                rules, in_order(passed) + in_order(late), [e for e in arriving if e.outcome]
+            )
+        for event in late:
+            event.outcome = "late"
+            event.reason = f"late: {rules.order_by[0].name} is before the watermark"
+        return self._finish(rules, in_order(passed), [e for e in arriving if e.outcome])
+
+    def _finish(
+        self, rules: Rules, running: list[Event], aside: list[Event]
+    ) -> list[dict[str, Any]]:
+        """Run the events one after another; one epoch; those aside come last in the results."""
+        for event in running:
+            self._execute(event)
+        self.epoch += 1
+        events = enumerate([*running, *aside])
+        return [result(rules, self.epoch, number, event) for number, event in events]
+
+    # --- one transaction --------------------------------------------------------------------------
+
+    def _execute(self, event: Event) -> None:
+        """Run one event on copies of its rows, and put the copies in place when it commits."""
+        copies: dict[tuple[str, Key], Record] = {}
+        event.reason = self._attempt(event, copies)
+        event.outcome = "committed" if event.reason is None else "aborted"
+        if event.reason is not None:
+            return
+        for (name, key), record in copies.items():
+            if record.written:
+                self.filled.add(name)
+            if record.alive:
+                self.rows[name][key] = record
+            else:
+                self.rows[name].pop(key, None)
+
+    def _attempt(self, event: Event, copies: dict[tuple[str, Key], Record]) -> str | None:
+        """Run the function over the copies; returns why it must not commit, or None."""
+        signature = event.transaction.signature if event.transaction is not None else None
+        if signature is None:
+            raise ValueError("an event without a transaction cannot run")
+        values = event.values()
+        rows = [self._copies(access, values, copies) for access in signature.accesses]
+        for access, records in zip(signature.accesses, rows, strict=True):
+            if access.create:
+                _create(access.table, records)
+        for access, records in zip(signature.accesses, rows, strict=True):
+            if not all(record.alive for record in records):
+                return f"missing key: {access.table.name}"
+        try:
+            with decimal.localcontext(EXACT):
+                answer = signature.function(*_arguments(event, values, rows))
+                if isinstance(answer, Abort):
+                    return answer.reason
+                return _failed_check(signature.accesses, rows)
+        except Exception as error:
+            return _error_reason(error)
+
+    def _copies(
+        self, access: Access, values: Mapping[str, Any], copies: dict[tuple[str, Key], Record]
+    ) -> list[Record]:
+        """The copies of the rows an access names, one for each key, each made once."""
+        table, parts = access.table, [values[column] for column in access.columns]
+        keys = list(zip(*parts, strict=True)) if access.form == "each" else [tuple(parts)]
+        found = []
+        for key in keys:
+            row = self.rows[table.name].get(key)
+            nothing = Record(table.schema, dict(zip(table.key, key, strict=True)), alive=False)
+            copies.setdefault((table.name, key), nothing if row is None else row.copy())
+            found.append(copies[table.name, key])
+        return found
+
+
+def _create(table: Table, records: Iterable[Record]) -> None:
+    for record in records:
+        if not record.alive:
+            others = [column for column in table.schema if column.name not in table.key]
+            record.values.update({column.name: default(column) for column in others})
+            record.alive = record.written = True
+
+
+def _arguments(
+    event: Event, values: Mapping[str, Any], rows: Sequence[Sequence[Record]]
+) -> list[Any]:
+    """The function's arguments in the order of its parameters; makes the event's output."""
+    signature = event.transaction.signature  # type: ignore[union-attr]
+    arguments: list[Any] = []
+    remaining = iter(rows)
+    for parameter in signature.parameters:
+        role = parameter.stands_for
+        if isinstance(role, Access):
+            views = [View(record, role.table.key, role.read_only) for record in next(remaining)]
+            arguments.append(views[0] if role.form == "at" else Many(views))
+        elif isinstance(role, Output):
+            zeros = {column.name: blank(column.type) for column in role.schema}
+            event.output = Record(role.schema, zeros)
+            arguments.append(View(event.output, (), read_only=False))
+        else:
+            arguments.append(View(Record(signature.event, dict(values)), (), read_only=True))
+    return arguments
+
+
+def _failed_check(accesses: Sequence[Access], rows: Sequence[Sequence[Record]]) -> str | None:
+    for access, records in zip(accesses, rows, strict=True):
+        for record in records:
+            judged = record.written and record.alive and not access.read_only
+            if judged and not _passes(access.table, record):
+                text = access.table.check.text if access.table.check is not None else ""
+                return f"check failed: {access.table.name}: {text}"
+    return None
+
+
+def _passes(table: Table, record: Record) -> bool:
+    if table.check is None:
+        return True
+    scope = {"row": View(record, table.key, read_only=True), "decimal": decimal.Decimal}
+    with decimal.localcontext(EXACT):
+        return bool(eval(table.check.python, scope))
+
+
+def _error_reason(error: Exception) -> str:
+    for kind, words in _FIXED_ERRORS.items():
+        if isinstance(error, kind):
+            return f"error: {kind.__name__}: {words}"
+    return f"error: {type(error).__name__}: {error}"
+
+
+def _loaded(table: Table, row: Mapping[str, Any]) -> Record:
+    values = {}
+    for column in table.schema:
+        given = column.name in row or column.default is None
+        values[column.name] = arrived(row[column.name], column.type) if given else default(column)
+    return Record(table.schema, values)
+
+
+def _shown_row(record: Record) -> dict[str, Any]:
+    return {
+        name: shown(record.values[name], record.schema[name].type) for name in record.schema.names
+    }

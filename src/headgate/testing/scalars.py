@@ -1,0 +1,205 @@
+"""Scalars: the oracle's own rules for values: what arrives, what is kept, what a function sees.
+
+Nothing here is shared with the engine, so that an error in one is not an error in both. Inside a
+function a timestamp is an int of microseconds, a date an int of days, a decimal a `decimal.Decimal`
+and an integer an `Int64`, which raises where 64 bits do not hold the result.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import math
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from headgate.state.schema import Column, ColumnType
+
+# Wide enough that no sum or product of columns is ever rounded before it is stored.
+EXACT = decimal.Context(prec=120, rounding=decimal.ROUND_HALF_UP)
+_START = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_BITS = {"int": 32, "date": 32, "bigint": 64, "timestamp": 64}
+
+
+class OutOfRange(Exception):
+    """A value that arrives is of the right type, but its column cannot hold it."""
+
+
+class Int64(int):
+    """An integer as a transaction sees it: arithmetic that leaves 64 bits raises OverflowError.
+
+    >>> Int64(2**62) + Int64(2**62)
+    Traceback (most recent call last):
+    OverflowError: overflow
+    """
+
+
+class Many(tuple[Any, ...]):
+    """The rows of an `each`, or the elements of an array column."""
+
+    def __getitem__(self, number: Any) -> Any:
+        if not -len(self) <= number < len(self):
+            raise IndexError("index out of range")
+        return super().__getitem__(number)
+
+
+def _checked(operation: Callable[..., Any]) -> Callable[..., Any]:
+    def compute(*operands: Any) -> Any:
+        result = operation(*operands)
+        if isinstance(result, int) and not isinstance(result, bool):
+            return Int64(within(result, 64))
+        return result  # a float, or NotImplemented: the other operand's turn
+
+    return compute
+
+
+for _name in (
+    "add",
+    "sub",
+    "mul",
+    "floordiv",
+    "mod",
+    "pow",
+    "lshift",
+    "rshift",
+    "and",
+    "or",
+    "xor",
+):
+    for _form in (f"__{_name}__", f"__r{_name}__"):
+        setattr(Int64, _form, _checked(getattr(int, _form)))
+for _name in ("neg", "pos", "abs", "invert"):
+    setattr(Int64, f"__{_name}__", _checked(getattr(int, f"__{_name}__")))
+
+
+def within(number: int, bits: int) -> int:
+    """The number, if a signed integer of that many bits holds it."""
+    if not -(2 ** (bits - 1)) <= number < 2 ** (bits - 1):
+        raise OverflowError("overflow")
+    return number
+
+
+def single(number: float) -> float:
+    """The float of 32 bits nearest to the number; beyond the largest it is infinite.
+
+    >>> single(0.1)
+    0.10000000149011612
+    """
+    try:
+        found = struct.unpack("<f", struct.pack("<f", number))[0]
+    except OverflowError:
+        return math.copysign(math.inf, number)
+    return float(found)
+
+
+def rounded(number: int | decimal.Decimal, kind: ColumnType) -> decimal.Decimal:
+    """A number as a decimal column keeps it: rounded half up, refused where digits are lacking."""
+    step = decimal.Decimal(1).scaleb(-kind.scale, EXACT)
+    found = decimal.Decimal(number).quantize(step, decimal.ROUND_HALF_UP, EXACT)
+    if abs(found) >= decimal.Decimal(10) ** (kind.precision - kind.scale):
+        raise OverflowError("overflow")
+    return found
+
+
+# --- what arrives ---------------------------------------------------------------------------------
+
+
+def arrived(value: Any, kind: ColumnType) -> Any:
+    """A value handed in by a user, as its column keeps it. Raises OutOfRange, or ValueError."""
+    if kind.element is not None:
+        return tuple(arrived(item, kind.element) for item in value)
+    try:
+        return kept(_plain(value, kind), kind)
+    except OverflowError:
+        raise OutOfRange from None
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+
+
+def _plain(value: Any, kind: ColumnType) -> Any:
+    if isinstance(value, datetime.datetime) and kind.kind == "timestamp":
+        moment = value if value.tzinfo is not None else value.replace(tzinfo=datetime.UTC)
+        return (moment - _START) // datetime.timedelta(microseconds=1)
+    if isinstance(value, datetime.date) and kind.kind == "date":
+        return (value - _START.date()).days
+    return value
+
+
+def has_null(value: Any) -> bool:
+    """Whether a value, or an element of an array, is missing."""
+    return value is None or (isinstance(value, (list, tuple)) and any(map(has_null, value)))
+
+
+# --- what is kept ---------------------------------------------------------------------------------
+
+
+def kept(value: Any, kind: ColumnType) -> Any:
+    """A value as its column keeps it; raises TypeError or OverflowError where it does not fit."""
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    if kind.kind in _BITS and is_whole:
+        return within(int(value), _BITS[kind.kind])
+    if kind.kind == "boolean" and isinstance(value, bool):
+        return value
+    if kind.kind == "string" and isinstance(value, str):
+        return value
+    if kind.kind in ("float", "double") and (is_whole or isinstance(value, float)):
+        return single(float(value)) if kind.kind == "float" else float(value)
+    if kind.kind == "decimal" and (is_whole or isinstance(value, decimal.Decimal)):
+        return rounded(value, kind)
+    raise TypeError(f"a {type(value).__name__} cannot be stored in a column of type {kind}")
+
+
+def seen(value: Any, kind: ColumnType) -> Any:
+    """A kept value as a function sees it."""
+    if kind.element is not None:
+        return Many(seen(item, kind.element) for item in value)
+    return Int64(value) if kind.kind in _BITS else value
+
+
+def blank(kind: ColumnType) -> Any:
+    """What a column holds that nobody has set."""
+    if kind.kind == "decimal":
+        return rounded(0, kind)
+    return {"boolean": False, "float": 0.0, "double": 0.0, "string": ""}.get(kind.kind, 0)
+
+
+def default(column: Column) -> Any:
+    """What a column of a created row holds."""
+    if column.default is None:
+        return blank(column.type)
+    if column.type.kind == "decimal":
+        # The declaration holds the default of a decimal as an integer of its last place.
+        return rounded(
+            decimal.Decimal(column.default).scaleb(-column.type.scale, EXACT), column.type
+        )
+    return kept(column.default, column.type)
+
+
+# --- what a user sees -----------------------------------------------------------------------------
+
+
+def shown(value: Any, kind: ColumnType) -> Any:
+    """A kept value as it stands in results and tables."""
+    if kind.kind == "timestamp":
+        return _START + datetime.timedelta(microseconds=value)
+    if kind.kind == "date":
+        return _START.date() + datetime.timedelta(days=value)
+    return value
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two shown values are the same: NaN is itself, 0.0 is not -0.0, True is not 1."""
+    if isinstance(one, float) and isinstance(other, float):
+        both_missing = math.isnan(one) and math.isnan(other)
+        return both_missing or struct.pack("<d", one) == struct.pack("<d", other)
+    if isinstance(one, bool) != isinstance(other, bool):
+        return False
+    return bool(one == other)
+
+
+def place(value: Any) -> Any:
+    """A value to sort by: as the value itself, with NaN after every other number."""
+    if isinstance(value, float):
+        return (math.isnan(value), 0.0 if math.isnan(value) else value)
+    return value

@@ -1,0 +1,225 @@
+"""Transactions: their declaration, its checks, and their compilation.
+
+A declared transaction is sound: its columns exist, its types fit, its function compiles.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from numba.core import errors as numba_errors
+from numba.core import types as numba_types
+
+from headgate.errors import DeclarationError
+from headgate.execution import cache
+from headgate.execution.compiler import compile_along, compile_checked, describe_error
+from headgate.execution.kernel import check_function
+from headgate.execution.signature import (
+    Output,
+    Parameter,
+    Signature,
+    argument_types,
+    row_type,
+)
+from headgate.state.schema import ColumnType, Schema
+from headgate.state.table import Access, Table
+
+_RESULT_COLUMNS = ("epoch", "position", "transaction", "outcome", "reason")
+
+
+@dataclass(frozen=True, eq=False)
+class Transaction:
+    """A Python function over one event and the rows it declares; made by `@hg.transaction`."""
+
+    signature: Signature
+
+    @property
+    def name(self) -> str:
+        return self.signature.name
+
+    @property
+    def event(self) -> Schema:
+        return self.signature.event
+
+    @property
+    def output(self) -> Schema | None:
+        return self.signature.output
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the plain Python function, as in a unit test of it."""
+        return self.signature.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<transaction {self.name}({', '.join(self.event.names)})>"
+
+
+def output(schema: str) -> Any:
+    """Columns that a transaction adds to its results, given as the default of a parameter.
+
+    >>> output("balance double").schema.names
+    ('balance',)
+    """
+    parsed = Schema.parse(schema, "output")
+    for column in parsed:
+        if column.type.element is not None:
+            raise DeclarationError(f"output: column {column.name!r}: arrays are not supported")
+        if column.name in _RESULT_COLUMNS:
+            raise DeclarationError(
+                f"output: column {column.name!r} is a column of every result; choose another name"
+            )
+    return Output(parsed)
+
+
+def transaction(
+    event: str, *, compiled: bool = True, name: str | None = None
+) -> Callable[[Callable[..., Any]], Transaction]:
+    """Declare a function as a transaction over events of this schema.
+
+    >>> from headgate.state.table import Table
+    >>> seats = Table("seats", "id bigint, taken boolean", key="id")
+    >>> @transaction(event="seat bigint", compiled=False)
+    ... def book(event, seat=seats.at("seat")):
+    ...     seat.taken = True
+    >>> book.name
+    'book'
+    """
+
+    def declare(function: Callable[..., Any]) -> Transaction:
+        if not hasattr(function, "__code__"):
+            raise DeclarationError("@hg.transaction goes on a plain Python function")
+        label = name or function.__name__
+        where = f"transaction {label!r}"
+        schema = Schema.parse(event, f"{where}: event")
+        _check_event(schema, where)
+        parameters = _parameters(function, schema, where)
+        _refuse_lost_aborts(function, where)
+        signature = Signature(label, function, schema, parameters, compiled)
+        if compiled:
+            _check_compiles(signature, where)
+        return Transaction(signature)
+
+    return declare
+
+
+def _check_event(schema: Schema, where: str) -> None:
+    for column in schema:
+        if not column.name.isidentifier():
+            raise DeclarationError(f"{where}: event column {column.name!r} is not a plain word")
+        if column.default is not None:
+            raise DeclarationError(
+                f"{where}: event column {column.name!r} has a default; "
+                "defaults belong to tables, fill nulls before the event reaches Headgate"
+            )
+
+
+def _parameters(function: Any, event: Schema, where: str) -> tuple[Parameter, ...]:
+    declared = list(inspect.signature(function).parameters.values())
+    if not declared or declared[0].default is not inspect.Parameter.empty:
+        raise DeclarationError(f"{where}: the first parameter is the event and has no default")
+    found = [Parameter(declared[0].name, None)]
+    outputs = 0
+    for parameter in declared[1:]:
+        role = parameter.default
+        if isinstance(role, Access):
+            _check_access(role, event, f"{where}: parameter {parameter.name!r}")
+        elif isinstance(role, Output):
+            outputs += 1
+            _check_output(role, event, where)
+        else:
+            raise DeclarationError(
+                f"{where}: parameter {parameter.name!r} needs a default that says what it stands "
+                'for: table.at("column"), table.each("column") or hg.output("column type")'
+            )
+        found.append(Parameter(parameter.name, role))
+    if outputs > 1:
+        raise DeclarationError(f"{where}: one hg.output(...) at most")
+    return tuple(found)
+
+
+def _check_output(role: Output, event: Schema, where: str) -> None:
+    for column in role.schema:
+        if not column.name.isidentifier():
+            raise DeclarationError(f"{where}: output column {column.name!r} is not a plain word")
+        if column.name in event and column.type != event[column.name].type:
+            raise DeclarationError(
+                f"{where}: output column {column.name!r} is a {column.type}, "
+                f"the event's column of that name a {event[column.name].type}"
+            )
+
+
+def _check_access(access: Access, event: Schema, where: str) -> None:
+    for name, key in zip(access.columns, access.table.key_columns, strict=True):
+        column = event.require(name, f"{where}: event")
+        kind = column.type
+        if access.form == "each":
+            if kind.element is None:
+                raise DeclarationError(
+                    f"{where}: each({name!r}) needs an array column, {name!r} is a {kind}"
+                )
+            kind = kind.element
+        if not _same_key(kind, key.type):
+            raise DeclarationError(
+                f"{where}: event column {name!r} is a {kind}, "
+                f"the key {access.table.name}.{key.name} a {key.type}"
+            )
+
+
+def _same_key(event: ColumnType, key: ColumnType) -> bool:
+    integers = ("int", "bigint")
+    if event.kind in integers and key.kind in integers:
+        return True
+    return event.kind == key.kind and event.scale == key.scale
+
+
+def _refuse_lost_aborts(function: Any, where: str) -> None:
+    """`hg.abort(...)` without `return` would do nothing: refuse it where the source is at hand."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            called = node.value.func
+            named = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+            if named == "abort":
+                line = function.__code__.co_firstlineno + node.lineno - 1
+                file = function.__code__.co_filename
+                raise DeclarationError(
+                    f"{where}: {file}:{line}: abort(...) without return has no effect; "
+                    "write return hg.abort(...)"
+                )
+
+
+def _check_compiles(signature: Signature, where: str) -> None:
+    """Compile once at the definition, unless this very function has been accepted before."""
+    declared = repr((signature.event, signature.parameters))
+    mark = cache.fingerprint(signature.function, declared)
+    if cache.is_known_good(mark):
+        return
+    dispatcher = compile_along(signature.function)
+    compile_checked(dispatcher, argument_types(signature), where)
+    for access in signature.accesses:
+        if not access.read_only:
+            _check_check(access.table, access)
+    cache.remember_good(mark)
+
+
+def _check_check(table: Table, access: Access) -> None:
+    if table.check is None:
+        return
+    dispatcher = compile_along(check_function(table))
+    try:
+        dispatcher.compile((row_type(access),))
+    except numba_errors.NumbaError as error:
+        reason = describe_error(error).partition(": ")[2]
+        raise DeclarationError(
+            f"table {table.name!r}: the check {table.check.text!r} {reason}"
+        ) from None
+    answer = dispatcher.overloads[(row_type(access),)].signature.return_type
+    if answer != numba_types.boolean:
+        raise DeclarationError(f"table {table.name!r}: the check is not a boolean expression")

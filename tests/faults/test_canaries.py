@@ -1,0 +1,170 @@
+"""Canaries: seeded bugs that the crash checker must catch, or it proves nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from headgate.durability import format as layout
+from headgate.durability import recovery, snapshot, store
+from headgate.durability.head import Head
+from headgate.durability.log import LogWriter
+from headgate.errors import HeadgateError
+from headgate.io import Disk
+from headgate.testing.disk import SimulatedCrash, SimulatedDisk, SimulatedFile, Survival
+from tests.faults import test_damage
+from tests.faults.workload import SURVIVALS, Lost, Told, check, live
+
+
+class Forgetful:
+    """A disk that claims to sync: files whose path ends so, or folders, or both."""
+
+    def __init__(self, disk: SimulatedDisk, suffix: str | None, folder: str | None) -> None:
+        self._disk = disk
+        self._suffix = suffix
+        self._folder = folder
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._disk, name)
+
+    def open(self, path: str, mode: Any) -> Any:
+        file = self._disk.open(path, mode)
+        if self._suffix is not None and path.endswith(self._suffix):
+            return ForgetfulFile(file)
+        return file
+
+    def sync_folder(self, path: str) -> None:
+        if self._folder is None or os.path.basename(path) != self._folder:
+            self._disk.sync_folder(path)
+
+
+class ForgetfulFile:
+    """A file whose sync does nothing."""
+
+    def __init__(self, file: SimulatedFile) -> None:
+        self._file = file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def sync(self) -> None:
+        """Claim that it was done."""
+
+
+def honest(disk: SimulatedDisk) -> Disk:
+    return disk
+
+
+def power_lost(disk: SimulatedDisk, call: int) -> SimulatedDisk:
+    return disk.after_crash(SURVIVALS[call % len(SURVIVALS)][0], call)
+
+
+def names_left(disk: SimulatedDisk, call: int) -> SimulatedDisk:
+    return disk.after_crash(Survival.NAMES)
+
+
+def catches(
+    dress: Callable[[SimulatedDisk], Disk] = honest,
+    aftermath: Callable[[SimulatedDisk, int], SimulatedDisk] = power_lost,
+) -> bool:
+    """Whether a crash at some call shows the bug to the same checks as in `test_crash`."""
+    whole = SimulatedDisk()
+    live(dress(whole), Told())
+    for call in range(1, whole.calls + 1):
+        disk, told = SimulatedDisk(crash_at=call), Told()
+        with pytest.raises(SimulatedCrash):
+            live(dress(disk), told)
+        try:
+            check(aftermath(disk, call), told)
+        except (Lost, HeadgateError):
+            return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("suffix", "folder"),
+    [(".log", None), ("manifest.json.new", None), (None, "log"), (None, "bank")],
+)
+def test_a_disk_that_ignores_a_sync_is_caught(suffix: str | None, folder: str | None) -> None:
+    assert catches(lambda disk: Forgetful(disk, suffix, folder))
+
+
+def test_publishing_before_the_sync_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    publish = Head.publish
+    append = LogWriter.append
+    heads: list[Head] = []
+
+    def remember(head: Head, position: layout.Position) -> None:
+        heads.append(head)
+        publish(head, position)
+
+    def append_and_publish(log: LogWriter, *arguments: Any) -> layout.Position:
+        position = append(log, *arguments)
+        if heads:
+            publish(heads[-1], position)
+        return position
+
+    monkeypatch.setattr(Head, "publish", remember)
+    monkeypatch.setattr(LogWriter, "append", append_and_publish)
+    assert catches()
+
+
+def test_a_snapshot_named_before_it_is_synced_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its log is whole, so only the fallback saves the store; the canary takes that away too."""
+
+    def only_newest(disk: Disk, folder: str) -> tuple[recovery.Rebuilt, list[str]]:
+        epochs = snapshot.snapshot_epochs(disk, folder)
+        if not epochs:
+            return recovery.Rebuilt(), []
+        return recovery.Rebuilt.from_snapshot(snapshot.Snapshot.open(disk, folder, epochs[-1])), []
+
+    monkeypatch.setattr(recovery, "_newest_snapshot", only_newest)
+    assert not catches(aftermath=names_left)
+    assert catches(lambda disk: Forgetful(disk, ".snapshot.new", None), names_left)
+
+
+def test_a_segment_begun_before_the_last_is_synced_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(store.Store, "_begin_segment", lambda self, log: log.begin_segment())
+    assert catches()
+
+
+def test_recovery_that_does_not_sync_what_it_found_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recovery, "_write_again", lambda *arguments: None)
+    assert catches(aftermath=lambda disk, call: disk.after_kill())
+
+
+def test_recovery_that_leaves_a_torn_tail_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "_cut", lambda *arguments: None)
+    with pytest.raises(HeadgateError):
+        test_damage.test_a_long_torn_tail_is_gone_before_the_next_segment_begins()
+
+
+def test_a_checksum_that_does_not_cover_the_header_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The time of an epoch is only in the header: a flip there must not go unseen."""
+
+    stored = {
+        frame[64:]: int.from_bytes(frame[56:64], "little")
+        for path in (test_damage.LOG, test_damage.LAST_LOG)
+        for frame in test_damage.frames_of(test_damage.WHOLE.content(path))
+    }
+
+    def of_payload_only(payload: Any, covered: Any, previous: int) -> int:
+        return stored.get(bytes(payload), 0)
+
+    def found() -> int | str:
+        disk = test_damage.damaged(test_damage.LAST_LOG, test_damage.flip(64 + 16))
+        return test_damage.recovered_epoch(disk)
+
+    assert found() == "DamageError"
+    monkeypatch.setattr(layout, "frame_checksum", of_payload_only)
+    with pytest.raises(AssertionError):
+        found()

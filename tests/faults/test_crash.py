@@ -1,0 +1,184 @@
+"""Crashes at every I/O point of a store's life: nothing acknowledged is lost, nothing is half."""
+
+from __future__ import annotations
+
+import errno
+import functools
+
+import pytest
+
+from headgate.errors import HeadgateError, StoreError
+from headgate.testing.disk import SimulatedCrash, SimulatedDisk, Survival
+from tests.faults.workload import (
+    LAST_EPOCH,
+    SURVIVALS,
+    Told,
+    check,
+    check_going_on,
+    check_recovery,
+    commit_of,
+    live,
+    open_store,
+)
+
+
+def calls_of_a_life() -> int:
+    disk = SimulatedDisk()
+    live(disk, Told())
+    return disk.calls
+
+
+CALLS = calls_of_a_life()
+
+
+@functools.cache
+def crashed_at(call: int) -> tuple[SimulatedDisk, Told]:
+    """A disk whose power went during the call, and what the store had told until then."""
+    disk, told = SimulatedDisk(crash_at=call), Told()
+    with pytest.raises(SimulatedCrash):
+        live(disk, told)
+    return disk, told
+
+
+def test_an_undisturbed_life_ends_with_every_epoch() -> None:
+    disk, told = SimulatedDisk(), Told()
+    live(disk, told)
+    assert check(disk, told) == LAST_EPOCH
+    segments = [path for path in disk.paths() if path.endswith(".log")]
+    assert len(segments) > 2
+    assert len([path for path in disk.paths() if path.endswith(".snapshot")]) == 2
+
+
+@pytest.mark.parametrize(("survival", "seed"), SURVIVALS)
+def test_a_crash_at_any_call_loses_no_acknowledged_epoch(survival: Survival, seed: int) -> None:
+    for call in range(1, CALLS + 1):
+        disk, told = crashed_at(call)
+        check(disk.after_crash(survival, seed * 10_000 + call), told)
+
+
+def test_a_killed_process_loses_nothing_even_when_the_power_goes_later() -> None:
+    for call in range(1, CALLS + 1):
+        disk, told = crashed_at(call)
+        check(disk.after_kill(), told)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_crash_during_recovery_is_recovered_from(seed: int) -> None:
+    for call in range(1 + seed, CALLS + 1, 4):
+        disk, told = crashed_at(call)
+        broken = disk.after_crash(Survival.RANDOM, call)
+        for second in range(1, 60):
+            again = broken.after_crash(Survival.KEEP)
+            again.crash_at = second
+            try:
+                check_recovery(again, told)
+            except SimulatedCrash:
+                check(again.after_crash(Survival.RANDOM, seed * 10_000 + call * 60 + second), told)
+            else:
+                break
+
+
+def test_a_recovered_store_goes_on_and_its_new_epochs_survive() -> None:
+    for call in range(1, CALLS + 1, 2):
+        disk, told = crashed_at(call)
+        check_going_on(disk.after_crash(Survival.RANDOM, call), told)
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+def test_a_failed_call_stops_the_store_and_loses_nothing(error: int) -> None:
+    for call in range(1, CALLS + 1):
+        disk, told = SimulatedDisk(fail_at=call, fail_with=error), Told()
+        with pytest.raises(StoreError):
+            live(disk, told)
+        # The process may live on and open the store again, and the power may still go then.
+        check(disk.after_kill(), told)
+
+
+def test_a_short_write_is_completed() -> None:
+    whole = SimulatedDisk()
+    live(whole, Told())
+    for call in [number for number, (what, _) in enumerate(whole.trace, 1) if what == "write"]:
+        disk, told = SimulatedDisk(fail_at=call, fail_with=0), Told()
+        live(disk, told)
+        assert check(disk.after_crash(Survival.DROP), told) == LAST_EPOCH
+
+
+def test_after_a_failure_every_call_names_the_first_cause() -> None:
+    disk = SimulatedDisk()
+    store = open_store(disk)
+    store.recover()
+    store.commit(commit_of(1))
+    disk.fail_at = disk.calls + 2
+    with pytest.raises(StoreError, match=r"sync epoch 2.*reopen the store"):
+        store.commit(commit_of(2))
+    for action in (
+        lambda: store.append(commit_of(2)),
+        lambda: store.wait(2),
+        lambda: store.snapshot(1, {}),
+        lambda: store.write_manifest({}),
+    ):
+        with pytest.raises(StoreError, match=r"sync epoch 2.*reopen the store to recover"):
+            action()
+    store.wait(1)
+    store.close()
+    assert open_store(disk).recover().epoch == 2
+
+
+def test_bytes_that_a_failed_sync_lost_are_written_again_by_recovery() -> None:
+    disk = SimulatedDisk()
+    store = open_store(disk)
+    store.recover()
+    store.commit(commit_of(1))
+    disk.fail_at = disk.calls + 2
+    with pytest.raises(StoreError):
+        store.commit(commit_of(2))
+    store.close()
+    store = open_store(disk)
+    assert store.recover().epoch == 2
+    store.commit(commit_of(3))
+    assert check(disk.after_crash(Survival.DROP), Told(3, 3)) == 3
+
+
+def test_a_full_disk_stops_the_store_and_what_was_committed_stays() -> None:
+    for capacity_bytes in range(1000, 60_000, 1500):
+        disk, told = SimulatedDisk(capacity_bytes=capacity_bytes), Told()
+        try:
+            live(disk, told)
+        except StoreError as error:
+            assert "full" in str(error) or "No space" in str(error)
+        roomy = disk.after_crash(Survival.RANDOM, capacity_bytes)
+        roomy.capacity_bytes = None
+        check(roomy, told)
+
+
+def test_a_full_disk_can_still_be_opened_to_read_what_is_there() -> None:
+    disk = SimulatedDisk()
+    store = open_store(disk)
+    store.recover()
+    disk.capacity_bytes = sum(len(disk.content(path)) for path in disk.paths()) + 8000
+    epoch = 0
+    with pytest.raises(StoreError, match="the disk is full"):
+        for epoch in range(1, LAST_EPOCH + 1):
+            store.commit(commit_of(epoch))
+    store.close()
+    store = open_store(disk)
+    assert store.recover().epoch == epoch - 1 > 0
+    assert dict(store.results(1, 1))[1].num_rows > 0
+
+
+def test_a_failed_read_is_a_named_error() -> None:
+    disk, told = SimulatedDisk(), Told()
+    live(disk, told)
+    for read in range(1, 100):
+        disk.reads, disk.fail_read_at = 0, read
+        try:
+            store = open_store(disk)
+            try:
+                store.recover()
+            finally:
+                store.close()
+        except HeadgateError as error:
+            assert isinstance(error, StoreError)
+        else:
+            break
+    assert read > 5

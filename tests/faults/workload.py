@@ -1,0 +1,308 @@
+"""A small life of a store, the model of what it should hold, and the checker that compares."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from headgate.durability import Commit, Inlet, Store, StoreReader
+from headgate.io import Disk
+from headgate.testing.disk import SimulatedClock, SimulatedDisk, Survival
+
+PATH = "/data/bank"
+# So short that a new segment begins between two epochs that are in flight together.
+SEGMENT_BYTES = 5000
+LAST_EPOCH = 14
+MANIFESTS: list[dict[str, Any]] = [
+    {},
+    {"tables": {"accounts": {}, "names": {}}},
+    {"tables": {"accounts": {}, "names": {}}, "note": "second"},
+]
+SURVIVALS = [
+    (Survival.DROP, 0),
+    (Survival.KEEP, 0),
+    (Survival.NAMES, 0),
+    *((Survival.TEAR, seed) for seed in range(2)),
+    *((Survival.RANDOM, seed) for seed in range(3)),
+]
+
+
+class Lost(AssertionError):
+    """The checker found that a store broke its promise."""
+
+
+@dataclass
+class State:
+    """What a store should hold after an epoch."""
+
+    accounts: dict[int, tuple[int, float]] = field(default_factory=dict)
+    names: dict[int, tuple[str | None]] = field(default_factory=dict)
+    sources: dict[str, tuple[int, int]] = field(default_factory=dict)
+    inlets: dict[str, tuple[int | None, list[int] | None, int]] = field(default_factory=dict)
+
+
+def changes_of(epoch: int) -> dict[int, tuple[int, float] | None]:
+    """The account rows that an epoch changes: some new, some again, and some gone."""
+    rows: dict[int, tuple[int, float] | None] = {
+        slot: (1000 + slot, epoch + slot / 8) for slot in range(epoch, epoch + 6)
+    }
+    rows[epoch // 2] = None
+    return rows
+
+
+@functools.cache
+def commit_of(epoch: int) -> Commit:
+    """The commit of an epoch, the same whenever it is asked for."""
+    changes = {"accounts": _accounts(epoch)}
+    if epoch % 3 == 0:
+        changes["names"] = pa.record_batch(
+            {
+                "__slot": pa.array([epoch, 0], pa.int64()),
+                "__alive": pa.array([True, epoch % 2 == 0]),
+                "name": pa.array([f"name {epoch}", None], pa.string()),
+            }
+        )
+    held = pa.table({"event": pa.array(range(epoch % 4), pa.int64())})
+    inlets = {"tolls": Inlet(epoch * 10, held if epoch % 2 else None, epoch)}
+    return Commit(
+        epoch=epoch,
+        time_us=epoch * 1000,
+        source=(f"query {epoch % 2}", epoch) if epoch % 5 else None,
+        changes=changes,
+        results=results_of(epoch) if epoch % 4 else None,
+        inlets=inlets if epoch % 3 == 1 else {},
+    )
+
+
+def _accounts(epoch: int) -> pa.RecordBatch:
+    rows = changes_of(epoch)
+    return pa.record_batch(
+        {
+            "__slot": pa.array(rows, pa.int64()),
+            "__alive": pa.array([row is not None for row in rows.values()]),
+            "id": pa.array([0 if row is None else row[0] for row in rows.values()], pa.int64()),
+            "balance": pa.array([-1.0 if row is None else row[1] for row in rows.values()]),
+        }
+    )
+
+
+@functools.cache
+def results_of(epoch: int) -> pa.RecordBatch:
+    """The results of an epoch; some are long enough to need several sectors."""
+    count = 3 + (epoch % 3) * 100
+    outcomes = pa.array(["committed", "aborted"]).take(pa.array([n % 2 for n in range(count)]))
+    positions = pa.array(range(count), pa.int64())
+    return pa.record_batch(
+        {"position": positions, "outcome": outcomes.dictionary_encode(), "x": positions}
+    )
+
+
+def states() -> list[State]:
+    """The model: what the store holds after each epoch, by plain dictionaries."""
+    result = [State()]
+    for epoch in range(1, LAST_EPOCH + 10):
+        result.append(_after(result[-1], epoch))
+    return result
+
+
+def _after(last: State, epoch: int) -> State:
+    commit = commit_of(epoch)
+    state = State(dict(last.accounts), dict(last.names), dict(last.sources), dict(last.inlets))
+    for slot, row in changes_of(epoch).items():
+        _set(state.accounts, slot, row)
+    if epoch % 3 == 0:
+        _set(state.names, epoch, (f"name {epoch}",))
+        _set(state.names, 0, (None,) if epoch % 2 == 0 else None)
+    if commit.source is not None:
+        state.sources[commit.source[0]] = (commit.source[1], epoch)
+    if commit.inlets:
+        held = list(range(epoch % 4)) if epoch % 2 else None
+        state.inlets["tolls"] = (epoch * 10, held, epoch)
+    return state
+
+
+def _set(rows: dict[int, Any], slot: int, row: Any) -> None:
+    if row is None:
+        rows.pop(slot, None)
+    else:
+        rows[slot] = row
+
+
+STATES = states()
+
+
+@dataclass
+class Told:
+    """What the store told its user before the end: the promise that recovery must keep."""
+
+    acknowledged: int = 0
+    attempted: int = 0
+    manifest: int = 0
+    manifest_attempted: int = 0
+
+
+def open_store(disk: Disk) -> Store:
+    """Open the store; background work is done at once, so that every call has its number."""
+    clock = SimulatedClock()
+    return Store.open(
+        PATH, disk, clock, segment_bytes=SEGMENT_BYTES, background=lambda work: work()
+    )
+
+
+def live(disk: Disk, told: Told) -> None:
+    """Open, commit one by one and together, snapshot, close; and once more on the same folder."""
+    store = open_store(disk)
+    store.recover()
+    _declare(store, told, 1)
+    for epoch in range(1, 4):
+        _commit(store, told, [epoch])
+    _commit(store, told, [4, 5])
+    _snapshot(store, 5)
+    _commit(store, told, [6])
+    store.close()
+    store = open_store(disk)
+    store.recover()
+    _declare(store, told, 2)
+    _commit(store, told, [7, 8, 9])
+    _snapshot(store, 9)
+    _commit(store, told, [10])
+    _snapshot(store, 10)
+    for epoch in range(11, LAST_EPOCH + 1):
+        _commit(store, told, [epoch])
+    store.close()
+
+
+def _declare(store: Store, told: Told, number: int) -> None:
+    told.manifest_attempted = number
+    store.write_manifest(MANIFESTS[number])
+    told.manifest = number
+
+
+def _commit(store: Store, told: Told, epochs: list[int]) -> None:
+    """Append several epochs, then wait for the last: they are in flight together."""
+    for epoch in epochs:
+        told.attempted = epoch
+        store.append(commit_of(epoch))
+    store.wait(epochs[-1])
+    told.acknowledged = epochs[-1]
+
+
+def _snapshot(store: Store, epoch: int) -> None:
+    store.snapshot(epoch, dict(images_of(STATES[epoch])))
+
+
+def images_of(state: State) -> Iterator[tuple[str, list[pa.RecordBatch]]]:
+    """The model's tables as the engine would hand them over, in two batches."""
+    slots = sorted(state.accounts)
+    ids = [state.accounts[slot][0] for slot in slots]
+    balances = [state.accounts[slot][1] for slot in slots]
+    accounts = pa.record_batch(
+        {
+            "__slot": pa.array(slots, pa.int64()),
+            "id": pa.array(ids, pa.int64()),
+            "balance": pa.array(balances, pa.float64()),
+        }
+    )
+    yield "accounts", [accounts.slice(0, 3), accounts.slice(3)]
+    slots = sorted(state.names)
+    names = [state.names[slot][0] for slot in slots]
+    yield (
+        "names",
+        [
+            pa.record_batch(
+                {"__slot": pa.array(slots, pa.int64()), "name": pa.array(names, pa.string())}
+            )
+        ],
+    )
+
+
+def check(disk: SimulatedDisk, told: Told) -> int:
+    """Recover on what is left and compare with the model; returns the epoch that was found."""
+    check_reader(disk, told)
+    epoch = check_recovery(disk, told)
+    if StoreReader.open(PATH, disk).last_epoch() != epoch:
+        raise Lost(f"epoch {epoch} was recovered but not published")
+    # What recovery says must itself be durable: another crash at once must not change it.
+    again = Told(epoch, epoch, told.manifest, told.manifest_attempted)
+    check_recovery(disk.after_crash(Survival.DROP), again)
+    return epoch
+
+
+def check_going_on(disk: SimulatedDisk, told: Told) -> None:
+    """Recover, commit until a new segment has begun, lose the power, and recover once more."""
+    store = open_store(disk)
+    first = store.recover().epoch + 1
+    last = first + 5
+    for epoch in range(first, last + 1):
+        store.commit(commit_of(epoch))
+    check(disk.after_crash(Survival.DROP), Told(last, last, told.manifest, told.manifest_attempted))
+
+
+def check_recovery(disk: SimulatedDisk, told: Told) -> int:
+    """Open, recover and compare."""
+    store = open_store(disk)
+    recovered = store.recover()
+    epoch = recovered.epoch
+    if not told.acknowledged <= epoch <= told.attempted:
+        raise Lost(f"epoch {epoch} of {told.acknowledged} to {told.attempted}")
+    if store.manifest not in MANIFESTS[told.manifest : told.manifest_attempted + 1]:
+        raise Lost(f"manifest {store.manifest} in place of number {told.manifest}")
+    images = {name: _rows(image) for name, image in recovered.images.items()}
+    inlets = {name: _inlet(inlet) for name, inlet in recovered.inlets.items()}
+    found = State(
+        images.get("accounts", {}), images.get("names", {}), dict(recovered.sources), inlets
+    )
+    _same(found, STATES[epoch], f"recovered epoch {epoch}")
+    if recovered.time_us != epoch * 1000:
+        raise Lost(f"time {recovered.time_us} at epoch {epoch}")
+    _check_results(dict(store.results(1, epoch)), epoch)
+    store.close()
+    return epoch
+
+
+def check_reader(disk: SimulatedDisk, told: Told) -> None:
+    """A reader sees whole epochs that the store attempted, and no other."""
+    if not disk.exists(f"{PATH}/manifest.json"):
+        return
+    reader = StoreReader.open(PATH, disk)
+    last = reader.last_epoch()
+    if last > told.attempted:
+        raise Lost(f"a reader sees epoch {last}, {told}")
+    if "tables" not in reader.manifest:
+        return
+    for past in {last, last // 2}:
+        accounts = reader.table("accounts", past).to_pylist()
+        expected = [STATES[past].accounts[slot] for slot in sorted(STATES[past].accounts)]
+        if [tuple(row.values()) for row in accounts] != expected:
+            raise Lost(f"a reader at epoch {past} of {last} sees {accounts}")
+    _check_results(dict(reader.results(1, last)), last)
+
+
+def _check_results(found: dict[int, pa.RecordBatch], epoch: int) -> None:
+    expected = [number for number in range(1, epoch + 1) if number % 4]
+    if list(found) != expected:
+        raise Lost(f"results of epochs {list(found)} up to {epoch}")
+    for number, batch in found.items():
+        if not batch.equals(results_of(number)):
+            raise Lost(f"results of epoch {number} differ")
+
+
+def _rows(image: pa.Table) -> dict[int, tuple[Any, ...]]:
+    rows = [tuple(row.values()) for row in image.to_pylist()]
+    if rows != sorted(rows, key=lambda row: row[0]):
+        raise Lost("an image is not in the order of its slots")
+    return {row[0]: row[1:] for row in rows}
+
+
+def _inlet(inlet: Inlet) -> tuple[int | None, list[int] | None, int]:
+    held = None if inlet.held is None else inlet.held.column("event").to_pylist()
+    return inlet.watermark_us, held, inlet.arrivals
+
+
+def _same(found: State, expected: State, what: str) -> None:
+    if found != expected:
+        raise Lost(f"{what}: {found} in place of {expected}")

@@ -1,0 +1,41 @@
+"""A program of a user who sets nothing: reads a table and says which Python the workers are.
+
+usage: read_program.py MASTER STORE (headgate | session)   the word says what comes first
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+
+from pyspark.sql import SparkSession
+
+
+def start_session(master: str) -> SparkSession:
+    builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
+    builder = builder.config("spark.driver.memory", "1g").config("spark.executor.memory", "512m")
+    return builder.config("spark.driver.host", "127.0.0.1").getOrCreate()
+
+
+def executables(_rows: Iterator[int]) -> Iterator[str]:
+    yield sys.executable
+
+
+def main(master: str, store: str, first: str) -> None:
+    if first == "session":
+        spark = start_session(master)
+    import headgate as hg
+
+    if first == "headgate":
+        spark = start_session(master)
+    hg.register(spark)
+    frame = spark.read.format("headgate").option("table", "things").option("partitions", 4)
+    ids = sorted(row.id for row in frame.load(store).collect())
+    used = spark.sparkContext.parallelize(range(2), 2).mapPartitions(executables).collect()
+    print(json.dumps({"ids": ids, "executables": sorted(set(used))}))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,226 @@
+"""Kill -9 at random moments: the ledger, started again, ends as one undisturbed run would.
+
+HEADGATE_KILLS says how often (20 by default), HEADGATE_SEED when.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from headgate.durability import StoreReader
+
+PROGRAM = Path(__file__).with_name("ledger_program.py")
+KILLS = int(os.environ.get("HEADGATE_KILLS", "20"))
+EVENTS_PER_FILE = 30
+ACCOUNTS = 8
+START = datetime(2024, 1, 1, tzinfo=UTC)
+SECONDS_MAX = 120.0
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When to kill: some seconds after the program says a word, or inside of its commit."""
+
+    word: str = ""
+    occurrence: int = 1
+    delay_s: float = 0.0
+    hook: str = ""
+
+
+def moments(chance: random.Random, count: int) -> list[Moment]:
+    """Moments of every kind, over and over, each time anew."""
+    found: list[Moment] = []
+    while len(found) < count:
+        place = chance.randint(1, 2)
+        found += [
+            Moment(hook=f"before append {place}"),
+            Moment(hook=f"after append {place}"),
+            Moment(hook=f"before publish {place}"),
+            Moment(hook=f"after publish {place}"),
+            Moment("batch", place, chance.uniform(0, 0.3)),
+            Moment("applied", place, chance.uniform(0, 0.2)),
+            Moment("query", 1, chance.uniform(0, 2)),
+            Moment("copy", 1, chance.uniform(0, 3)),
+            Moment("session", 1, chance.uniform(0, 1)),
+            Moment("started", 1, chance.uniform(0, 4)),
+        ]
+    chosen = found[:count]
+    chance.shuffle(chosen)
+    return chosen
+
+
+def write_events(folder: Path, files: int) -> list[int]:
+    """Files of events out of order, some of them late; returns the numbers of the events."""
+    chance = random.Random(7)
+    folder.mkdir(parents=True)
+    numbers = []
+    for file in range(files):
+        rows = []
+        for place in range(EVENTS_PER_FILE):
+            number = file * EVENTS_PER_FILE + place
+            shift = chance.choice([0.0, 0.0, 0.5, 1.5, -6.0])
+            rows.append(event(chance, number, START + timedelta(seconds=file + shift)))
+            numbers.append(number)
+        write_file(folder, file, rows)
+    # One event far ahead makes the watermark pass all others; it is held back itself.
+    write_file(folder, files, [event(chance, -1, START + timedelta(days=1))])
+    return numbers
+
+
+def event(chance: random.Random, number: int, moment: datetime) -> dict[str, Any]:
+    kind = chance.choice("tttd")
+    return {
+        "kind": kind,
+        "ts": moment,
+        "event": number,
+        "src": chance.randrange(ACCOUNTS) if kind == "t" else None,
+        "dst": chance.randrange(ACCOUNTS + (2 if kind == "d" else 1)),
+        "amount": float(chance.randint(1, 90)),
+    }
+
+
+def write_file(folder: Path, number: int, rows: list[dict[str, Any]]) -> None:
+    schema = pa.schema(
+        {
+            "kind": pa.string(),
+            "ts": pa.timestamp("us", tz="UTC"),
+            "event": pa.int64(),
+            "src": pa.int64(),
+            "dst": pa.int64(),
+            "amount": pa.float64(),
+        }
+    )
+    path = folder / f"{number:04}.parquet"
+    pq.write_table(pa.Table.from_pylist(rows, schema), path)
+    # Spark takes files in the order of their times.
+    os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
+
+
+class Run:
+    """One start of the program in a process group of its own."""
+
+    def __init__(self, folder: Path, environment: dict[str, str], moment: Moment) -> None:
+        self._moment = moment
+        self._hangs = False
+        self._errors = (folder / "stderr.txt").open("wb")
+        self._process = subprocess.Popen(
+            [sys.executable, str(PROGRAM), str(folder)],
+            env={**environment, "HEADGATE_DIE_AT": moment.hook},
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            start_new_session=True,
+        )
+
+    def wait(self) -> bool:
+        """Follow the program to its end; True when it was killed, False when it was done."""
+        watch = threading.Timer(SECONDS_MAX, self._give_up)
+        watch.start()
+        try:
+            self._follow()
+        finally:
+            watch.cancel()
+            self._kill()
+            code = self._process.wait()
+            self._errors.close()
+        assert not self._hangs, f"the program hangs: {self._tail()}"
+        assert code in (0, -signal.SIGKILL), f"the program failed with {code}: {self._tail()}"
+        return code != 0
+
+    def _follow(self) -> None:
+        seen: Counter[str] = Counter()
+        for line in self._process.stdout or ():
+            word = line.strip()
+            seen[word] += 1
+            if (word, seen[word]) == (self._moment.word, self._moment.occurrence):
+                time.sleep(self._moment.delay_s)
+                return
+        self._process.wait()
+
+    def _kill(self) -> None:
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _give_up(self) -> None:
+        self._hangs = True
+        self._kill()
+
+    def _tail(self) -> str:
+        return Path(self._errors.name).read_text(errors="replace")[-3000:]
+
+
+def state_of(folder: Path) -> list[dict[str, Any]]:
+    rows = StoreReader.open(folder / "bank").table("accounts").to_pylist()
+    return sorted(rows, key=lambda row: row["id"])
+
+
+def results_of(folder: Path) -> list[dict[str, Any]]:
+    store = StoreReader.open(folder / "bank")
+    found = []
+    for epoch, batch in store.results(1, store.last_epoch()):
+        found += [{"epoch": epoch, **row} for row in batch.to_pylist()]
+    return found
+
+
+def copy_of(folder: Path) -> list[dict[str, Any]]:
+    """What the copying query delivered; Spark's sink lists the files that count in its log."""
+    files: list[str] = []
+    for log in sorted((folder / "copy" / "_spark_metadata").glob("[0-9]*")):
+        if not log.name.endswith(".crc"):
+            files += [line for line in log.read_text().splitlines() if line.startswith("{")]
+    names = {line.split('"path":"')[1].split('"')[0].rsplit("/", 1)[1] for line in files}
+    tables = [pq.read_table(folder / "copy" / name) for name in sorted(names)]
+    rows = pa.concat_tables(tables).to_pylist()
+    return sorted(rows, key=lambda row: (row["epoch"], row["position"]))
+
+
+@pytest.mark.timeout(0)
+def test_a_killed_ledger_ends_as_an_undisturbed_one(
+    tmp_path: Path, program_environment: dict[str, str]
+) -> None:
+    seed = int(os.environ.get("HEADGATE_SEED", random.randrange(10**6)))
+    print(f"HEADGATE_SEED={seed}")
+    calm, harsh, classes = tmp_path / "calm", tmp_path / "harsh", tmp_path / "classes.jsa"
+    numbers = write_events(calm / "events", KILLS + 4)
+    write_events(harsh / "events", KILLS + 4)
+    # The undisturbed run leaves its classes for the others to share, which start in half the time.
+    making = {"HEADGATE_JVM": f"-Xlog:disable -XX:ArchiveClassesAtExit={classes}"}
+    sharing = {"HEADGATE_JVM": f"-Xlog:disable -XX:SharedArchiveFile={classes}"}
+    assert not Run(calm, {**program_environment, **making}, Moment()).wait()
+    environment = {**program_environment, **(sharing if classes.exists() else {})}
+    killed = 0
+    for moment in moments(random.Random(seed), KILLS):
+        killed += Run(harsh, environment, moment).wait()
+    assert not Run(harsh, environment, Moment()).wait()
+    print(f"killed {killed} times")
+    assert killed >= KILLS * 0.9, "too many runs came to their end; there is too little to do"
+    check_same(calm, harsh, numbers)
+
+
+def check_same(calm: Path, harsh: Path, numbers: list[int]) -> None:
+    results = results_of(harsh)
+    assert Counter(row["event"] for row in results) == Counter(numbers)
+    assert results == results_of(calm)
+    assert state_of(harsh) == state_of(calm)
+    copied = copy_of(harsh)
+    assert copied == copy_of(calm)
+    columns = ("epoch", "position", "event", "outcome", "reason", "balance")
+    assert [[row[name] for name in columns] for row in copied] == [
+        [row[name] for name in columns] for row in results
+    ]
+    assert {row["outcome"] for row in results} == {"committed", "aborted", "late"}
