@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headgate.spark.session import choose_worker_interpreter
+from headgate.spark.session import choose_worker_interpreter as _choose_worker_interpreter
 
 if TYPE_CHECKING:
     from headgate.engine import Engine
@@ -83,4 +83,4 @@ def __dir__() -> list[str]:
     return __all__
 
 
-choose_worker_interpreter()
+_choose_worker_interpreter()

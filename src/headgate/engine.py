@@ -25,14 +25,20 @@ from headgate.declarations import FORMAT, describe_table, merge_stream, merge_ta
 from headgate.durability import ALIVE, SLOT, Commit, Store
 from headgate.durability import Inlet as InletState
 from headgate.errors import DeclarationError, InputError, StoreError
-from headgate.events import as_table, from_dicts, require_columns
-from headgate.execution.kernel import build_check
+from headgate.events import as_table, complete_rows, from_dicts
+from headgate.execution.kernel import build_check, check_compiles, first_failure
 from headgate.execution.program import Execution, Program, address
-from headgate.inlet import Arranged, Arranger, Plan, make_plan
+from headgate.inlet import Arranged, Arranger, Plan, latest_time_us, make_plan
 from headgate.io import Clock, Disk, RealClock
 from headgate.query.mirror import Mirror
 from headgate.query.sql import Answer, run_sql
-from headgate.results import Result, build_results, results_schema, with_epoch
+from headgate.results import (
+    Result,
+    build_results,
+    results_arrow,
+    results_schema,
+    with_epoch,
+)
 from headgate.state.columns import to_arrow
 from headgate.state.rows import Rows
 from headgate.state.schema import Schema
@@ -98,12 +104,15 @@ class Engine:
         manifest = {} if self._store is None else self._store.manifest
         self.tables = merge_tables(declared.values(), manifest.get("tables", {}))
         _check_tables_known(self.transactions, self.tables)
+        for table in self.tables.values():
+            check_compiles(table)
         self._streams: dict[str, Any] = dict(manifest.get("streams", {}))
         self._pool = StringPool()
         self._rows = {name: Rows(table, self._pool) for name, table in self.tables.items()}
         self._mirrors = {name: Mirror(rows) for name, rows in self._rows.items()}
         self._programs: dict[tuple[str, ...], Program] = {}
         self._plans: dict[Any, Plan] = {}
+        self._written: set[str] = set()  # tables that were filled or written, now or before
         self._inlets: dict[str, InletState] = {}
         self._sources: dict[str, tuple[int, int]] = {}
         self._recent: dict[str, pa.Table] = {}  # in memory only: the last results of each source
@@ -126,6 +135,7 @@ class Engine:
             self._rows[name].restore(slots, image, self.epoch)
         for name, count in recovered.slots.items():
             self._rows[name].note_used(count)
+            self._written.add(name)
 
     def _declare(self) -> None:
         """Write the manifest when it does not yet say all that this program declares."""
@@ -144,10 +154,10 @@ class Engine:
         name = self._table_name(table)
         with self._lock, self._running():
             found = self._rows[name]
-            if found.count > 0:
+            if name in self._written:
                 return 0
             where = f"load {name!r}"
-            given = _complete(as_table(rows, found.table.schema, where), found.table, where)
+            given = complete_rows(as_table(rows, found.table.schema, where), found.table, where)
             if given.num_rows == 0:
                 return 0
             slots = found.load(given, self.epoch + 1)
@@ -161,9 +171,9 @@ class Engine:
         if check is None:
             return
         self._pool.add_literals(sorted(check.texts))
-        failed = int(build_check(rows.table)(address(rows.words), slots.start, slots.stop))
-        if failed >= 0:
-            key = rows.key_text(int(failed))
+        failed = first_failure(build_check(rows.table), address(rows.words), slots)
+        if failed is not None:
+            key = rows.key_text(failed)
             rows.unload(slots)
             raise InputError(
                 f"load {rows.table.name!r}: the row {key} fails the check {check.text!r}"
@@ -181,6 +191,7 @@ class Engine:
             changes = {name: pa.RecordBatch.from_arrays(arrays, names=names)}
             self._store.commit(Commit(self.epoch + 1, self._clock.time_us(), changes=changes))
         self._mirrors[name].note(np.arange(slots.start, slots.stop))
+        self._written.add(name)
         self.epoch += 1
 
     # --- running ------------------------------------------------------------------------------
@@ -203,8 +214,7 @@ class Engine:
         into several; then the next one runs while the log of the last is being synced.
         """
         plan = self._plan(transaction, route_by, order_by, watermark, late, name)
-        schema = Schema(tuple(_event_columns(plan)))
-        table = as_table(events, schema, "events")
+        table = as_table(events, plan.event, "events")
         if batch_size is None or table.num_rows <= batch_size:
             return self._apply(plan, table, None)
         if batch_size < 1:
@@ -246,26 +256,28 @@ class Engine:
         return Result(self._apply(plan, event, None).to_pylist()[0])
 
     def flush(
-        self, transaction: Transaction | Mapping[Any, Transaction], **options: Any
+        self,
+        transaction: Transaction | Mapping[Any, Transaction],
+        *,
+        order_by: str | Sequence[str] | None = None,
+        route_by: str | None = None,
+        watermark: str | None = None,
+        late: str = "reject",
+        name: str | None = None,
     ) -> pa.Table:
-        """Run the events that `run` with the same options holds back, as if all time had passed."""
-        plan = self._plan(
-            transaction,
-            options.get("route_by"),
-            options.get("order_by"),
-            options.get("watermark"),
-            options.get("late", "reject"),
-            options.get("name"),
-        )
+        """Run the events that `run` with the same options holds back, as if time had passed."""
+        plan = self._plan(transaction, route_by, order_by, watermark, late, name)
+        inlet = plan.inlet_name(None)
         with self._lock, self._running():
-            state = self._inlets.get(_inlet_name(plan, None))
+            state = self._inlets.get(inlet)
             if state is None or state.held is None:
                 return self._empty(plan)
             free = Plan(plan.route, plan.order_by, None, plan.late, plan.name)
-            kept = InletState(state.watermark_us, None, state.arrivals)
-            results, epoch = self._process(free, state.held, None, {_inlet_name(plan, None): kept})
-            self._wait(epoch)
-            return results
+            after = latest_time_us(state.held, plan)
+            moved = {inlet: InletState(after, None, state.arrivals)}
+            results, epoch = self._process(free, state.held, None, moved)
+        self._wait(epoch)
+        return results
 
     def sink(
         self,
@@ -342,7 +354,7 @@ class Engine:
     ) -> tuple[pa.Table, int]:
         """Order, resolve, execute and append one batch; not yet durable when it returns."""
         program = self._program(plan.route.transactions)
-        inlet = _inlet_name(plan, source)
+        inlet = plan.inlet_name(source)
         arranged = Arranger(plan, program).arrange(events, self._inlets.get(inlet))
         moved = dict(inlets or {})
         if arranged.state is not None:
@@ -381,6 +393,7 @@ class Engine:
         self._inlets.update(inlets)
         for name, slots in execution.changed.items():
             self._mirrors[name].note(slots)
+        self._written.update(execution.changed)
         self.epoch = epoch
         self._tidy()
         return results
@@ -427,7 +440,7 @@ class Engine:
         return self._empty(plan)
 
     def _empty(self, plan: Plan) -> pa.Table:
-        return results_schema(plan).arrow.empty_table()
+        return results_arrow(plan).empty_table()
 
     def _program(self, transactions: Sequence[Transaction]) -> Program:
         names = tuple(transaction.name for transaction in transactions)
@@ -535,48 +548,6 @@ def _check_tables_known(
                     f"transaction {transaction.name!r} uses the table {table.name!r}, "
                     "which is not among the tables of this engine; add it to tables=[...]"
                 )
-
-
-def _inlet_name(plan: Plan, source: Source | None) -> str:
-    """Order state belongs to the name a user gave, or to the query, or to the transactions."""
-    if plan.name is not None:
-        return plan.name
-    if source is not None:
-        return f"query {source[0]}"
-    return "run " + ", ".join(transaction.name for transaction in plan.route.transactions)
-
-
-def _event_columns(plan: Plan) -> Iterator[Any]:
-    seen = set()
-    for transaction in plan.route.transactions:
-        for column in transaction.event:
-            if column.name not in seen:
-                seen.add(column.name)
-                yield column
-
-
-def _complete(given: pa.Table, table: Table, where: str) -> pa.Table:
-    """The table's columns of what was handed in; a missing one takes its default."""
-    for name in given.column_names:
-        if name not in table.schema:
-            known = ", ".join(table.schema.names)
-            raise InputError(f"{where}: no column {name!r} in the table; its columns are: {known}")
-    columns = []
-    for column in table.schema:
-        if column.name in given.column_names:
-            columns.append(given.column(column.name))
-        elif column.default is not None and column.name not in table.key:
-            columns.append(_repeated(column, given.num_rows))
-        else:
-            require_columns(given, [column.name], where)
-    return pa.table(columns, names=list(table.schema.names))
-
-
-def _repeated(column: Any, count: int) -> pa.Array:
-    from headgate.state.schema import logical_value
-
-    value = pa.scalar(logical_value(column.type, column.default), column.type.arrow)
-    return pa.repeat(value, count)
 
 
 def _image(rows: Rows) -> Iterator[pa.RecordBatch]:

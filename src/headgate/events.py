@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 
 from headgate.errors import InputError
-from headgate.state.schema import Schema
+from headgate.state.schema import Column, Schema, logical_value
+from headgate.state.table import Table
 
 ACCEPTED = "an Arrow table, record batches, a pandas frame, a Spark frame or a list of dicts"
 
@@ -55,12 +57,24 @@ def from_dicts(rows: Sequence[Mapping[str, Any]], schema: Schema, where: str) ->
     for name in names:
         kind = schema[name].type.arrow if name in schema else None
         values = [row.get(name) for row in rows]
+        _refuse_fractions(values, name, schema, where)
         try:
             arrays[name] = pa.array(values, kind)
         except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError, OverflowError) as error:
             declared = schema[name].type if name in schema else "one type"
             raise InputError(f"{where}: column {name!r} should be {declared}: {error}") from None
     return pa.table(arrays)
+
+
+def _refuse_fractions(values: list[Any], name: str, schema: Schema, where: str) -> None:
+    """Arrow would cut 1.5 down to 1 for an integer column without a word."""
+    if name not in schema or schema[name].type.kind not in ("int", "bigint"):
+        return
+    for value in values:
+        if isinstance(value, (float, Decimal)) and value % 1 != 0:
+            raise InputError(
+                f"{where}: column {name!r} should be {schema[name].type}, not {value!r}"
+            )
 
 
 def require_columns(table: pa.Table, names: Iterable[str], where: str) -> None:
@@ -71,3 +85,25 @@ def require_columns(table: pa.Table, names: Iterable[str], where: str) -> None:
             f"{where}: no column {', '.join(map(repr, missing))}; "
             f"the columns are: {', '.join(table.column_names)}"
         )
+
+
+def complete_rows(given: pa.Table, table: Table, where: str) -> pa.Table:
+    """The table's columns of what was handed in; a missing one takes its default."""
+    for name in given.column_names:
+        if name not in table.schema:
+            known = ", ".join(table.schema.names)
+            raise InputError(f"{where}: no column {name!r} in the table; its columns are: {known}")
+    columns = []
+    for column in table.schema:
+        if column.name in given.column_names:
+            columns.append(given.column(column.name))
+        elif column.default is not None and column.name not in table.key:
+            columns.append(_repeated(column, given.num_rows))
+        else:
+            require_columns(given, [column.name], where)
+    return pa.table(columns, names=list(table.schema.names))
+
+
+def _repeated(column: Column, count: int) -> pa.Array:
+    value = pa.scalar(logical_value(column.type, column.default), column.type.arrow)
+    return pa.repeat(value, count)

@@ -21,9 +21,9 @@ from headgate.events import require_columns
 from headgate.execution.program import LATE, REJECTED, Program, Work
 from headgate.execution.signature import Signature
 from headgate.planning.order import is_sorted_throughout, parse_duration, sort_key, sort_rows
-from headgate.state.columns import NULL_FAULT, StoredColumn, one_array, to_stored
-from headgate.state.schema import Column, Schema
-from headgate.transactions import Transaction
+from headgate.state.columns import NULL_FAULT, StoredColumn, conform, one_array, to_stored
+from headgate.state.schema import Column, ColumnType, Schema
+from headgate.transactions import RESULT_COLUMNS, Transaction
 
 NO_ROWS = np.empty(0, np.int64)
 
@@ -54,6 +54,23 @@ class Plan:
         names += [column.name for column in self.order_by]
         names += [self.route.column] if self.route.column is not None else []
         return list(dict.fromkeys(names))
+
+    @cached_property
+    def event(self) -> Schema:
+        """The event columns of all its transactions, each as the first one declares it."""
+        found: dict[str, Column] = {}
+        for transaction in self.route.transactions:
+            for column in transaction.event:
+                found.setdefault(column.name, column)
+        return Schema(tuple(found.values()))
+
+    def inlet_name(self, source: tuple[str, int] | None) -> str:
+        """Order state belongs to the name a user gave, or to the query, or to the transactions."""
+        if self.name is not None:
+            return self.name
+        if source is not None:
+            return f"query {source[0]}"
+        return "run " + ", ".join(transaction.name for transaction in self.route.transactions)
 
     @cached_property
     def outputs(self) -> dict[str, Column]:
@@ -92,6 +109,11 @@ def make_plan(
             raise InputError("a watermark needs order_by to begin with a timestamp column")
     plan = Plan(route, columns, delay, late, name)
     for column in columns:
+        if column.name in RESULT_COLUMNS:
+            raise InputError(
+                f"order_by: every result has a column {column.name!r} of its own; "
+                "rename the event's column"
+            )
         if column.name in plan.outputs:
             raise DeclarationError(
                 f"column {column.name!r} is an order column and an output column: rename the output"
@@ -180,9 +202,29 @@ class Arranger:
     def _with_held(self, events: pa.Table, state: InletState | None) -> pa.Table:
         if state is None or state.held is None or self.plan.watermark_us is None:
             return events
-        wanted = events.select(self.plan.columns)
         # What was held comes first: it arrived earlier.
-        return pa.concat_tables([state.held, wanted.cast(state.held.schema)])
+        return pa.concat_tables(
+            [state.held, self._in_declared_types(events)], promote_options="permissive"
+        )
+
+    def _in_declared_types(self, events: pa.Table) -> pa.Table:
+        """The needed columns in their declared types, so that events of two batches fit together.
+
+        A column that two transactions declare differently stays as it came.
+        """
+        declared: dict[str, set[ColumnType]] = {}
+        for transaction in self.plan.route.transactions:
+            for column in transaction.event:
+                declared.setdefault(column.name, set()).add(column.type)
+        columns = {}
+        for name in self.plan.columns:
+            array, kinds = one_array(events.column(name)), declared.get(name, set())
+            if pa.types.is_dictionary(array.type):
+                array = array.dictionary_decode()
+            if len(kinds) == 1 and (kind := next(iter(kinds))).element is None:
+                array = conform(array, kind, f"events: column {name!r}")
+            columns[name] = array
+        return pa.table(columns)
 
     def _route(self, events: pa.Table, rejects: _Rejects) -> np.ndarray:
         column = self.plan.route.column
@@ -191,11 +233,7 @@ class Arranger:
         values = one_array(events.column(column))
         if pa.types.is_dictionary(values.type):
             values = values.dictionary_decode()
-        try:
-            known = pa.array([value for value, _ in self.plan.route.values]).cast(values.type)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
-            raise InputError(f"route_by: column {column!r} is {values.type}: {error}") from None
-        found = pc.index_in(values, known)
+        found = pc.index_in(*_comparable(values, [value for value, _ in self.plan.route.values]))
         numbers = [
             self.program.number(transaction.name) for _, transaction in self.plan.route.values
         ]
@@ -236,7 +274,7 @@ class Arranger:
                 rejects.add_faults(column.faults, name, "key" if name in keys else "value", mine)
         for access in signature.accesses:
             if access.form == "each" and len(access.columns) > 1:
-                _reject_ragged([columns[name] for name in access.columns], access.columns, rejects)
+                columns.update(_aligned(columns, access.columns, rejects, mine))
         return Work(signature, columns, rejects.skip(mine))
 
     def _order_keys(
@@ -286,7 +324,7 @@ class Arranger:
                 reasons = [*aside_reason, *[words] * len(late)]
                 aside, aside_outcome = rows[arrival], outcomes[arrival]
                 aside_reason = [reasons[place] for place in arrival]
-            kept = events.select(self.plan.columns).take(held) if len(held) else None
+            kept = self._in_declared_types(events.take(held)) if len(held) else None
             arrivals = (state.arrivals if state is not None else 0) + count
             new_state = InletState(after, kept, arrivals)
         return Arranged(events, works, route, order, is_whole, aside, aside_outcome, aside_reason,
@@ -309,14 +347,48 @@ class Arranger:
         return order, late, timely[~passed], after
 
 
-def _reject_ragged(
-    columns: Sequence[StoredColumn], names: Sequence[str], rejects: _Rejects
-) -> None:
-    """Arrays that together name keys must have the same lengths."""
-    lengths = [np.diff(column.offsets) for column in columns if column.offsets is not None]
-    for other in lengths[1:]:
-        for row in np.flatnonzero(lengths[0] != other):
-            rejects.add_one(int(row), f"arrays of different length: {', '.join(names)}")
+def latest_time_us(held: pa.Table, plan: Plan) -> int:
+    """The largest time among held events: where the watermark stands once they have run."""
+    times = held.column(plan.order_by[0].name).cast(pa.timestamp("us", tz="UTC"))
+    return int(pc.max(times.cast(pa.int64())).as_py())
+
+
+def _comparable(values: pa.Array, known: list[Any]) -> tuple[pa.Array, pa.Array]:
+    """A route column and the routes in one type; where there is none, both as texts."""
+    try:
+        routes = pa.array(known)
+        if pa.types.is_null(values.type):
+            return values.cast(routes.type), routes
+        return values, routes.cast(values.type)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
+        return values.cast(pa.string()), pa.array([str(route) for route in known])
+
+
+def _aligned(
+    columns: Mapping[str, StoredColumn],
+    names: Sequence[str],
+    rejects: _Rejects,
+    mine: np.ndarray | None,
+) -> dict[str, StoredColumn]:
+    """Array columns that together name keys: events where they differ in length are rejected."""
+    found = {name: columns[name] for name in names}
+    lengths = {name: column.lengths for name, column in found.items()}
+    first = lengths[names[0]]
+    ragged = np.zeros(len(first), np.bool_)
+    for other in lengths.values():
+        ragged |= other != first
+    for row in np.flatnonzero(ragged if mine is None else ragged & mine):
+        rejects.add_one(int(row), f"arrays of different length: {', '.join(names)}")
+    if not ragged.any():
+        return {}
+    return {name: _emptied(column, lengths[name], ragged) for name, column in found.items()}
+
+
+def _emptied(column: StoredColumn, lengths: np.ndarray, rows: np.ndarray) -> StoredColumn:
+    kept = np.where(rows, 0, lengths)
+    offsets = np.concatenate([[0], np.cumsum(kept)]).astype(np.int64)
+    values = np.ascontiguousarray(column.values[np.repeat(~rows, lengths)])
+    return StoredColumn(values, column.faults, offsets)
 
 
 class _Rejects:

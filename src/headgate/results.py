@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headgate.execution.codes import encode_reasons
 from headgate.execution.program import COMMITTED, OUTCOMES, Execution, Program, Work
 from headgate.inlet import Arranged, Plan
 from headgate.state.columns import conform, one_array, to_arrow
-from headgate.state.schema import Column, Schema
+from headgate.state.schema import INT_MAX, Column, Schema
 
 _INDEX_TYPES = {"b": pa.int8(), "i": pa.int32()}
 FIRST_COLUMNS = "epoch bigint, position bigint, transaction string, outcome string, reason string"
@@ -25,6 +26,18 @@ def results_schema(plan: Plan) -> Schema:
     columns = {column.name: column for column in (*first, *plan.order_by)}
     columns.update(plan.outputs)
     return Schema(tuple(Column(column.name, column.type) for column in columns.values()))
+
+
+def results_arrow(plan: Plan) -> pa.Schema:
+    """The Arrow types of the results: the words that repeat are dictionaries."""
+    words = {"transaction": pa.int8(), "outcome": pa.int8(), "reason": pa.int32()}
+    fields = [
+        pa.field(field.name, pa.dictionary(words[field.name], pa.string()))
+        if field.name in words
+        else field
+        for field in results_schema(plan).arrow
+    ]
+    return pa.schema(fields)
 
 
 def build_results(
@@ -104,8 +117,11 @@ def _order_columns(plan: Plan, arranged: Arranged) -> dict[str, pa.Array]:
     for column in plan.order_by:
         array = one_array(arranged.events.column(column.name))
         array = conform(array, column.type, f"events: column {column.name!r}")
+        if column.type.kind == "int" and pa.types.is_int64(array.type):
+            fits = pc.and_(pc.less_equal(array, INT_MAX), pc.greater_equal(array, -INT_MAX - 1))
+            array = pc.if_else(fits, array, None)  # a value out of range was rejected
         if array.type != column.type.arrow:
-            array = array.cast(column.type.arrow, safe=False)
+            array = array.cast(column.type.arrow)
         found[column.name] = array if rows is None else array.take(rows)
     return found
 

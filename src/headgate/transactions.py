@@ -12,24 +12,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from numba.core import errors as numba_errors
-from numba.core import types as numba_types
-
 from headgate.errors import DeclarationError
 from headgate.execution import cache
-from headgate.execution.compiler import compile_along, compile_checked, describe_error
-from headgate.execution.kernel import check_function
+from headgate.execution.compiler import compile_along, compile_checked
+from headgate.execution.kernel import check_compiles
 from headgate.execution.signature import (
     Output,
     Parameter,
     Signature,
     argument_types,
-    row_type,
 )
 from headgate.state.schema import ColumnType, Schema
-from headgate.state.table import Access, Table
+from headgate.state.table import Access
 
-_RESULT_COLUMNS = ("epoch", "position", "transaction", "outcome", "reason")
+RESULT_COLUMNS = ("epoch", "position", "transaction", "outcome", "reason")
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +64,7 @@ def output(schema: str) -> Any:
     for column in parsed:
         if column.type.element is not None:
             raise DeclarationError(f"output: column {column.name!r}: arrays are not supported")
-        if column.name in _RESULT_COLUMNS:
+        if column.name in RESULT_COLUMNS:
             raise DeclarationError(
                 f"output: column {column.name!r} is a column of every result; choose another name"
             )
@@ -162,18 +158,18 @@ def _check_access(access: Access, event: Schema, where: str) -> None:
                     f"{where}: each({name!r}) needs an array column, {name!r} is a {kind}"
                 )
             kind = kind.element
-        if not _same_key(kind, key.type):
+        if not _fits_key(kind, key.type):
             raise DeclarationError(
                 f"{where}: event column {name!r} is a {kind}, "
                 f"the key {access.table.name}.{key.name} a {key.type}"
             )
 
 
-def _same_key(event: ColumnType, key: ColumnType) -> bool:
-    integers = ("int", "bigint")
-    if event.kind in integers and key.kind in integers:
-        return True
-    return event.kind == key.kind and event.scale == key.scale
+def _fits_key(event: ColumnType, key: ColumnType) -> bool:
+    """Whether every value of the event's column is a value of the key."""
+    if event.kind == "decimal" and key.kind == "decimal":
+        return event.scale == key.scale and event.precision <= key.precision
+    return event.kind == key.kind or (event.kind, key.kind) == ("int", "bigint")
 
 
 def _refuse_lost_aborts(function: Any, where: str) -> None:
@@ -203,23 +199,6 @@ def _check_compiles(signature: Signature, where: str) -> None:
         return
     dispatcher = compile_along(signature.function)
     compile_checked(dispatcher, argument_types(signature), where)
-    for access in signature.accesses:
-        if not access.read_only:
-            _check_check(access.table, access)
+    for table in signature.tables:
+        check_compiles(table)
     cache.remember_good(mark)
-
-
-def _check_check(table: Table, access: Access) -> None:
-    if table.check is None:
-        return
-    dispatcher = compile_along(check_function(table))
-    try:
-        dispatcher.compile((row_type(access),))
-    except numba_errors.NumbaError as error:
-        reason = describe_error(error).partition(": ")[2]
-        raise DeclarationError(
-            f"table {table.name!r}: the check {table.check.text!r} {reason}"
-        ) from None
-    answer = dispatcher.overloads[(row_type(access),)].signature.return_type
-    if answer != numba_types.boolean:
-        raise DeclarationError(f"table {table.name!r}: the check is not a boolean expression")

@@ -146,11 +146,7 @@ class Told:
 
 
 def open_store(disk: Disk) -> Store:
-    """Open the store; background work is done at once, so that every call has its number."""
-    clock = SimulatedClock()
-    return Store.open(
-        PATH, disk, clock, segment_bytes=SEGMENT_BYTES, background=lambda work: work()
-    )
+    return Store.open(PATH, disk, SimulatedClock(), segment_bytes=SEGMENT_BYTES)
 
 
 def live(disk: Disk, told: Told) -> None:

@@ -3,7 +3,8 @@
 usage: ledger_program.py FOLDER     reads FOLDER/events, keeps everything else in FOLDER, too
 
 It says on stdout where it is, one word a line. With HEADGATE_DIE_AT="after append 2" it kills its
-own process group at the second such moment; that hook is here and not in the product.
+own process group at the second such moment; that hook is here and not in the product. The copy runs
+with HEADGATE_COPY=yes; HEADGATE_JVM holds further options for the JVM.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def start_session() -> SparkSession:
 
 def make_sink(engine: Any) -> Callable[[DataFrame, int], Any]:
     routes = {"t": transfer, "d": deposit}
-    sink = engine.sink(routes, route_by="kind", order_by=["ts", "event"], watermark="2 seconds")
+    sink = engine.sink(routes, route_by="kind", order_by=["ts", "event"], watermark="4 seconds")
 
     def run(frame: DataFrame, batch_id: int) -> None:
         say("batch")
@@ -142,12 +143,13 @@ def main(folder: Path) -> None:
     sink = make_sink(engine)
     ledger = start_ledger(spark, sink, folder)
     say("query")
-    copy = start_copy(spark, folder)
+    copy = start_copy(spark, folder) if os.environ.get("HEADGATE_COPY") == "yes" else None
     say("copy")
     ledger.awaitTermination()
     say("ended")
-    copy.processAllAvailable()
-    copy.stop()
+    if copy is not None:
+        copy.processAllAvailable()
+        copy.stop()
     engine.close()
     spark.stop()
     say("done")

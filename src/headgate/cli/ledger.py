@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -126,5 +127,5 @@ def write_files(events: pa.Table, folder: Path, files: int, seed: int = 7) -> No
 
 def _parts(events: pa.Table, files: int) -> Iterator[pa.Table]:
     bounds = np.linspace(0, events.num_rows, files + 1).astype(int)
-    for first, last in zip(bounds, bounds[1:], strict=False):
+    for first, last in pairwise(bounds):
         yield events.slice(first, last - first)

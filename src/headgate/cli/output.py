@@ -1,4 +1,4 @@
-"""Answers on the screen or in a pipe: as a table to read, or as JSON, CSV or Arrow to go on with."""
+"""Answers on the screen or in a pipe: a table to read, or JSON, CSV or Arrow to go on with."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _write_csv(answer: pa.Table) -> None:
 
 def _write_arrow(answer: pa.Table) -> None:
     if sys.stdout.isatty():
-        raise InputError("Arrow is not for reading on a screen; send it to a file with > rows.arrow")
+        raise InputError("Arrow is not for a screen; send it to a file with > rows.arrow")
     with pa.ipc.new_stream(_binary_output(), answer.schema) as stream:
         stream.write_table(answer)
 

@@ -119,7 +119,7 @@ def where_to_look(store: Path) -> RenderableType:
     examples = [
         f'{command} sql {path} "select * from accounts order by balance desc limit 10"',
         f'{command} sql {path} "select reason, count(*) from results group by reason"',
-        f"{command} sql {path} --epoch 5 \"select sum(balance) from accounts\"",
+        f'{command} sql {path} --epoch 5 "select sum(balance) from accounts"',
         f"{command} tables {path}",
         f"{command} log {path} --last 5",
         f"{command} verify {path}",

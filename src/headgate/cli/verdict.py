@@ -45,8 +45,8 @@ def _tail(report: Report) -> str:
     if report.torn is not None:
         name = os.path.basename(report.torn.file)
         parts.append(
-            f"unfinished bytes in {name} from offset {report.torn.offset} on: being written now, or "
-            "cut off when the store is next opened; no commit was acknowledged there"
+            f"unfinished bytes in {name} from offset {report.torn.offset} on: being written now, "
+            "or cut off when the store is next opened; no commit was acknowledged there"
         )
     return "; ".join(parts) or "nothing behind it"
 

@@ -7,6 +7,7 @@ say which epochs are lost and which can still be read.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -95,7 +96,8 @@ class _Examination:
         return os.path.join(self.report.path, name)
 
     def _note_damage(self, error: DamageError) -> None:
-        self.report.damages.append(str(error).partition("; `headgate verify`")[0])
+        place = str(error).partition("; `headgate verify`")[0]
+        self.report.damages.append(place.removeprefix("damaged bytes in "))
 
     def _check_manifest(self) -> None:
         try:
@@ -172,12 +174,13 @@ class _Examination:
     def _step_over(self, last_epoch: int | None) -> bool:
         """Go to the next whole frame behind damaged bytes; False when there is none."""
         here = self._position
+        end = sys.maxsize if last_epoch is None else last_epoch
         for segment in self._log.segments():
             if segment < here.segment:
                 continue
             start = here.offset if segment == here.segment else 0
             for found in _whole_frames(self._disk, self._folder, segment, start):
-                if found.epoch + 1 > here.epoch and (last_epoch is None or found.epoch < last_epoch):
+                if here.epoch <= found.epoch < end:
                     self._position = found
                     return True
         return False

@@ -14,8 +14,7 @@ places stay the same in every later version, so that an older Headgate can refus
 name. The checksum is xxh3_64 over the record's first 56 bytes (seed 0); a frame's also covers its
 payload.
 
-Segment: one segment header, then frames without gaps until the end of the file. In the last segment
-zeros may follow them: a segment is filled with zeros before it is used, and cut when it is left.
+Segment: one segment header, then frames without gaps until the end of the file.
     header  magic "HGsg", version, kind 1, u64 first epoch, u64 previous (checksum of the last frame
             before this segment, 0 at the log's beginning), i64 creation time in us, 24 zero bytes,
             u64 checksum

@@ -1,8 +1,8 @@
 """The writing side of the log: one segment file at a time, frames behind one another.
 
-Invariant: a segment is begun only when every frame before it is synced and nothing lies behind the
-last of them, and its name is durable before a frame goes into it; so only the last segment can have
-a torn tail or zeros at its end.
+Invariant: a segment is begun only when every frame before it is synced, and its name is durable
+before a frame goes into it; so only the last segment can have a torn tail. Segments grow as they
+are written: filling them with zeros ahead of time makes a sync faster, but costs as much.
 """
 
 from __future__ import annotations
@@ -14,12 +14,10 @@ from headgate.durability import format as layout
 from headgate.durability.commit import Commit
 from headgate.durability.format import Position
 from headgate.durability.frame import EncodeBuffer, write_frame
-from headgate.durability.spare import Background, Spare, in_thread
 from headgate.errors import InvariantError
 from headgate.io import Clock, Disk, File
 
 SEGMENT_BYTES = 64 << 20
-SPARE_NAME = "spare" + layout.UNFINISHED_SUFFIX
 
 
 class LogWriter:
@@ -32,7 +30,6 @@ class LogWriter:
         clock: Clock,
         position: Position,
         segment_bytes: int = SEGMENT_BYTES,
-        background: Background = in_thread,
     ) -> None:
         self._disk = disk
         self._folder = folder
@@ -41,73 +38,36 @@ class LogWriter:
         self._memory = EncodeBuffer()
         self._file: File | None = None
         self.position = position
-        self._spare = Spare(disk, os.path.join(folder, SPARE_NAME), segment_bytes, background)
-        self._is_prepared = False
         if position.offset:
             self._file = disk.open(self.path(position.segment), "write")
-            self._is_prepared = self._file.size() > position.offset
 
     def path(self, segment: int) -> str:
         """The file of the segment that begins with the epoch."""
         return os.path.join(self._folder, layout.segment_name(segment))
 
     def is_full(self) -> bool:
-        """Whether the next frame belongs into a new segment.
-
-        A segment that was not prepared is left early, as soon as a prepared one is there.
-        """
-        offset = self.position.offset
-        early = not self._is_prepared and offset >= self._segment_bytes // 4
-        is_early = early and self._spare.is_ready()
-        return offset == 0 or offset >= self._segment_bytes or is_early
+        """Whether the next frame belongs into a new segment."""
+        return self.position.offset == 0 or self.position.offset >= self._segment_bytes
 
     def begin_segment(self) -> None:
         """Begin the next segment; every frame so far must be synced."""
-        self._end_segment()
+        self.close()
         first_epoch = self.position.epoch + 1
         path = self.path(first_epoch)
         fields = (first_epoch, self.position.checksum or 0, self._clock.time_us())
         record = layout.seal(layout.SEGMENT_HEADER, layout.SEGMENT_MAGIC, *fields)
-        self._is_prepared = self._spare.take()
-        if self._is_prepared:
-            self._use_spare(path, record)
-        else:
-            self._create(path, record)
-        self._disk.sync_folder(self._folder)
-        checksum = int.from_bytes(record[layout.COVERED_BYTES :], "little")
-        self.position = Position(first_epoch - 1, first_epoch, len(record), checksum)
-
-    def _create(self, path: str, record: bytes) -> None:
         self._file = self._disk.open(path, "create")
         self._file.write(0, record)
         self._file.sync()
-
-    def _use_spare(self, path: str, record: bytes) -> None:
-        file = self._disk.open(self._spare.path, "write")
-        try:
-            file.write(0, record)
-            file.sync()
-        finally:
-            file.close()
-        self._disk.rename(self._spare.path, path)
-        self._file = self._disk.open(path, "write")
-
-    def _end_segment(self) -> None:
-        """Cut the zeros behind the last frame; everything must be synced."""
-        if self._file is not None:
-            if self._file.size() > self.position.offset:
-                self._file.truncate(self.position.offset)
-                self._file.sync()
-            self._file.close()
-            self._file = None
+        self._disk.sync_folder(self._folder)
+        checksum = int.from_bytes(record[layout.COVERED_BYTES :], "little")
+        self.position = Position(first_epoch - 1, first_epoch, len(record), checksum)
 
     def append(self, commit: Commit, durable: int, slots: Mapping[str, int]) -> Position:
         """Write a commit's frame, not yet synced, and return the place behind it."""
         header = write_frame(self.file(), self.position, self._memory, commit, durable, slots)
         end = self.position.offset + layout.RECORD_BYTES + header.payload_length
         self.position = Position(commit.epoch, self.position.segment, end, header.checksum)
-        if end >= self._segment_bytes // 8:
-            self._spare.prepare()
         return self.position
 
     def file(self) -> File:
@@ -116,13 +76,7 @@ class LogWriter:
             raise InvariantError(f"no segment is open in {self._folder}")
         return self._file
 
-    def finish(self) -> None:
-        """Leave the log as short as it is; everything must be synced."""
-        self._end_segment()
-
     def close(self) -> None:
-        """Close the files as they are."""
-        self._spare.discard()
         if self._file is not None:
             self._file.close()
             self._file = None

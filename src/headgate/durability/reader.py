@@ -95,6 +95,7 @@ class StoreReader:
         for frame in self._log.frames(start, epoch):
             for part in parts_of(frame.payload):
                 if part.kind == layout.PART_CHANGES and part.name == table:
+                    replay.reserve(meta_of(frame.payload)["slots"][table])
                     replay.apply(part.batch())
         return replay.image().drop_columns([SLOT])
 
@@ -125,6 +126,7 @@ class StoreReader:
                 # A damaged snapshot costs time, not data; one just removed has a newer heir, but
                 # maybe one beyond the epoch.
                 continue
+            replay.reserve(snapshot.slots().get(table, 0))
             for batch in batches:
                 replay.insert(batch)
             return snapshot.position

@@ -45,7 +45,7 @@ class Rebuilt:
         state.inlets.update(mark.inlets)
         state.slots.update(mark.slots)
         for table in snapshot.tables():
-            replay = state.replays.setdefault(table, Replay())
+            replay = state._replay(table)
             for batch in snapshot.batches(table):
                 replay.insert(batch)
         return state
@@ -53,17 +53,23 @@ class Rebuilt:
     def apply(self, frame: Frame) -> None:
         """Go one epoch on."""
         meta = meta_of(frame.payload)
+        self.slots.update(meta["slots"])
         for part in parts_of(frame.payload):
             if part.kind == layout.PART_CHANGES:
-                self.replays.setdefault(part.name, Replay()).apply(part.batch())
+                self._replay(part.name).apply(part.batch())
         if meta["source"] is not None:
             query, batch = meta["source"]
             self.sources[query] = (batch, frame.header.epoch)
         self.inlets.update(inlets_of(frame.payload, meta))
-        self.slots.update(meta["slots"])
         self.time_us = frame.header.time_us
         self.position = frame.end
         self.bytes += layout.RECORD_BYTES + frame.header.payload_length
+
+    def _replay(self, table: str) -> Replay:
+        if table not in self.replays:
+            self.replays[table] = Replay()
+            self.replays[table].reserve(self.slots.get(table, 0))
+        return self.replays[table]
 
     def apply_all(self, frames: Iterable[Frame]) -> None:
         for frame in frames:

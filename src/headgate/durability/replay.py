@@ -18,8 +18,9 @@ from headgate.errors import InvariantError
 
 Int64s = npt.NDArray[np.int64]
 
-# Old versions are dropped when they take more than this and more than the newest ones do.
+# Old versions are dropped when all together take more than this and most of them are old.
 _FOLD_BYTES_MIN = 128 << 20
+_FIRST_SLOTS = 1024
 
 
 class Replay:
@@ -33,11 +34,11 @@ class Replay:
         self._low = 0 if slot_range is None else slot_range[0]
         self._high = None if slot_range is None else slot_range[1]
         self._columns = columns
-        self._where: Int64s = np.full(1024, -1, np.int64)
+        self._where: Int64s = np.full(_FIRST_SLOTS, -1, np.int64)
         self._batches: list[pa.RecordBatch] = []
         self._rows = 0
+        self._old_rows = 0
         self._retained_bytes = 0
-        self._fold_bytes = _FOLD_BYTES_MIN
 
     def insert(self, batch: pa.RecordBatch) -> None:
         """Take in rows of a snapshot: "__slot" and columns."""
@@ -50,7 +51,7 @@ class Replay:
         alive = batch.column(ALIVE).to_numpy(zero_copy_only=False)
         rows[~alive] = -1
         self._scatter(batch, rows)
-        if self._retained_bytes > self._fold_bytes:
+        if self._retained_bytes > _FOLD_BYTES_MIN and self._old_rows > self._rows // 2:
             self._fold()
 
     def _scatter(self, batch: pa.RecordBatch, rows: Int64s) -> None:
@@ -61,8 +62,11 @@ class Replay:
             inside = (slots >= self._low) & (slots < self._high)
             slots, rows = slots[inside], rows[inside]
         if len(slots):
-            self._reach(int(slots.max()) - self._low)
-            self._where[slots - self._low] = rows
+            self.reserve(int(slots.max()) + 1)
+            slots = slots - self._low if self._low else slots
+            self._old_rows += batch.num_rows - int(np.count_nonzero(rows >= 0))
+            self._old_rows += int(np.count_nonzero(self._where[slots] >= 0))
+            self._where[slots] = rows
         self._keep(batch)
 
     def _keep(self, batch: pa.RecordBatch) -> None:
@@ -73,19 +77,25 @@ class Replay:
         self._rows += batch.num_rows
         self._retained_bytes += batch.nbytes
 
-    def _reach(self, place: int) -> None:
-        """Have room for the place, by doubling."""
-        if place >= len(self._where):
-            size = max(place + 1, min(2 * len(self._where), place + (1 << 24)))
+    def reserve(self, slots: int) -> None:
+        """Have room for the slots below this one: at first just that, later by doubling."""
+        count = (slots if self._high is None else min(slots, self._high)) - self._low
+        if count > len(self._where):
+            size = count if len(self._where) == _FIRST_SLOTS else max(count, 2 * len(self._where))
             grown = np.full(size, -1, np.int64)
             grown[: len(self._where)] = self._where
             self._where = grown
 
     def image(self) -> pa.Table:
-        """The live rows, slot-ascending: "__slot" and columns."""
+        """The live rows, slot-ascending: "__slot" and columns. The replay ends with it."""
         slots = np.flatnonzero(self._where >= 0)
-        table = self._newest(self._where[slots])
-        return table.add_column(0, SLOT, pa.array(slots + self._low, pa.int64()))
+        rows = self._where[slots]
+        # The memory is needed for the image.
+        self._where = self._where[:0].copy()
+        table = self._newest(rows)
+        if self._low:
+            slots += self._low
+        return table.add_column(0, SLOT, pa.array(slots, pa.int64()))
 
     def _newest(self, rows: Int64s) -> pa.Table:
         """The rows of these numbers, in this order."""
@@ -103,8 +113,8 @@ class Replay:
         self._where[slots] = np.arange(len(slots), dtype=np.int64)
         self._batches = table.combine_chunks().to_batches() or self._batches[:1]
         self._rows = sum(batch.num_rows for batch in self._batches)
+        self._old_rows = 0
         self._retained_bytes = table.nbytes
-        self._fold_bytes = max(_FOLD_BYTES_MIN, 2 * table.nbytes)
 
 
 def _counts_up(rows: Int64s, count: int) -> bool:

@@ -304,7 +304,7 @@ class Tail:
             raise layout.damage(cursor.path(), cursor.position.offset, what)
 
     def _judge(self, bad: _BadBytes, position: Position) -> None:
-        """Tell a torn tail from damage, and both from the zeros of a prepared segment.
+        """Tell a torn tail from damage.
 
         A segment is only begun when the one before it is synced, and a frame says which epochs
         were synced when it was written. Bytes that neither proves durable were never
@@ -314,9 +314,6 @@ class Tail:
         segments = layout.numbers_of(names, layout.SEGMENT_SUFFIX)
         if segments[-1] > position.segment or _size(self._disk, bad.file) < bad.offset:
             raise bad.damage() from bad
-        if bad.offset and _is_zero(self._disk, bad.file, bad.offset):
-            self.position = position
-            return
         witness = find_witness(self._disk, bad.file, bad.offset, position.epoch + 1)
         if witness is not None:
             reason = f"{bad.reason}, though the frame at {witness} calls this epoch durable"
@@ -332,19 +329,6 @@ def _size(disk: Disk, path: str) -> int:
         return file.size()
     finally:
         file.close()
-
-
-def _is_zero(disk: Disk, path: str, offset: int) -> bool:
-    """Whether the file holds nothing but zeros from the offset on."""
-    file = disk.open(path, "read")
-    try:
-        while (chunk := read_buffer(file, offset, _WINDOW_BYTES)).size:
-            if np.frombuffer(chunk, np.uint8).any():
-                return False
-            offset += chunk.size
-    finally:
-        file.close()
-    return True
 
 
 def find_witness(disk: Disk, path: str, offset: int, epoch: int) -> int | None:

@@ -25,7 +25,6 @@ from headgate.durability.manifest import read_manifest, write_manifest
 from headgate.durability.recovery import Outcome, recover_store
 from headgate.durability.scan import LogReader
 from headgate.durability.snapshot import snapshot_epochs, write_snapshot
-from headgate.durability.spare import Background, in_thread
 from headgate.errors import HeadgateError, InputError, InvariantError, StoreError
 from headgate.io import Clock, Disk, Lock, RealClock, RealDisk, make_folders
 
@@ -51,14 +50,12 @@ class Store:
         clock: Clock,
         lock: Lock,
         segment_bytes: int,
-        background: Background,
     ) -> None:
         self.path = path
         self._disk = disk
         self._clock = clock
         self._lock = lock
         self._segment_bytes = segment_bytes
-        self._background = background
         self.manifest: dict[str, Any] = {}
         self.outcome: Outcome | None = None
         self._log: LogWriter | None = None
@@ -83,7 +80,6 @@ class Store:
         clock: Clock | None = None,
         *,
         segment_bytes: int = SEGMENT_BYTES,
-        background: Background = in_thread,
     ) -> Store:
         """Create or open a store and take its lock; `recover` comes next."""
         disk = disk if disk is not None else RealDisk()
@@ -94,7 +90,7 @@ class Store:
             _check_folder(disk, folder)
             make_folders(disk, folder)
             lock = disk.lock(os.path.join(folder, layout.LOCK_NAME))
-            store = cls(folder, disk, clock, lock, segment_bytes, background)
+            store = cls(folder, disk, clock, lock, segment_bytes)
             store._prepare()
             return store
         except BaseException as error:
@@ -162,7 +158,6 @@ class Store:
             self._clock,
             outcome.mark.position,
             self._segment_bytes,
-            self._background,
         )
         self._appended = outcome.mark
         self._durable_epoch = outcome.mark.epoch
@@ -267,8 +262,6 @@ class Store:
                     self.wait(self._appended.epoch)
                     with self._doing("close"):
                         self._published().sync()
-                        if self._log is not None:
-                            self._log.finish()
                 finally:
                     self._release()
             else:

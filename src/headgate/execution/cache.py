@@ -21,6 +21,7 @@ import numba
 import numpy as np
 
 from headgate.execution.compiler import is_user_function, references
+from headgate.state.table import Table
 
 _PLAIN = (int, float, complex, str, bytes, bool, type(None), np.generic)
 
@@ -78,6 +79,8 @@ def _update(digest: Any, value: Any, seen: set[int]) -> None:
         digest.update(f"callable:{value.__module__}.{value.__qualname__};".encode())
     elif hasattr(value, "py_func"):  # a function the user compiled with Numba
         _update(digest, value.py_func, seen)
+    elif isinstance(value, Table):
+        digest.update(repr(value).encode())
     elif isinstance(value, np.ufunc):
         digest.update(f"ufunc:{value.__name__};".encode())
     else:
@@ -107,6 +110,8 @@ def load_source(source: str, name: str, mark: str | None, scope: dict[str, Any])
     Without a fingerprint, or where the cache folder cannot be written, it runs from memory.
     """
     path = _written(source, name, mark) if mark else None
+    if path is None:
+        source = source.replace("@njit(nogil=True, cache=True)", "@njit(nogil=True)")
     module = types.ModuleType(f"headgate_generated_{mark or 'unsaved'}")
     module.__dict__.update(scope)
     if path is not None:

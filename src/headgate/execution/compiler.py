@@ -6,6 +6,7 @@ that leave 64 bits raise OverflowError, texts are codes, and setting a column ob
 
 from __future__ import annotations
 
+import dis
 import re
 import types as python_types
 from typing import Any
@@ -52,14 +53,14 @@ class _Rewriter:
     def __init__(self, func_ir: Any, functions: dict[Any, Any]) -> None:
         self.func_ir = func_ir
         self.functions = functions
-        self.literal_names = self._decimal_arguments()
+        self.literal_names = self._literal_arguments()
 
-    def _decimal_arguments(self) -> set[str]:
-        """Variables handed to decimal(): their literals must stay literals."""
+    def _literal_arguments(self) -> set[str]:
+        """Variables handed to decimal() and getattr(): their literals must stay literals."""
         names: set[str] = set()
         for block in self.func_ir.blocks.values():
             for call in block.find_exprs(op="call"):
-                if self._value_of(call.func) is actions.decimal:
+                if self._value_of(call.func) in (actions.decimal, getattr):
                     names.update(argument.name for argument in call.args)
         return names
 
@@ -145,7 +146,8 @@ def references(function: python_types.FunctionType) -> dict[str, Any]:
     """The global and closure values a function's code names, module members as 'module.name'."""
     code = function.__code__
     names = _code_names(code)
-    found = {name: function.__globals__[name] for name in names if name in function.__globals__}
+    loaded = _loaded_names(code)
+    found = {name: function.__globals__[name] for name in loaded if name in function.__globals__}
     cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
     found.update({name: cell.cell_contents for name, cell in cells if _is_filled(cell)})
     for name, value in list(found.items()):
@@ -161,6 +163,19 @@ def _code_names(code: python_types.CodeType) -> set[str]:
     for constant in code.co_consts:
         if isinstance(constant, python_types.CodeType):
             names |= _code_names(constant)
+    return names
+
+
+def _loaded_names(code: python_types.CodeType) -> set[str]:
+    """The names it looks up as globals; attribute names are not among them."""
+    names = {
+        str(step.argval)
+        for step in dis.get_instructions(code)
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")
+    }
+    for constant in code.co_consts:
+        if isinstance(constant, python_types.CodeType):
+            names |= _loaded_names(constant)
     return names
 
 
@@ -232,6 +247,16 @@ def describe_error(error: Exception) -> str:
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
     lines = re.findall(r'File "([^"]+)", line (\d+)', text)
     lines = [(name, number) for name, number in lines if "/numba/" not in name]
+    place = f"at {lines[-1][0]}:{lines[-1][1]}: " if lines else ""
+    return (
+        f"cannot be compiled: {place}{reason_of(error)}; "
+        "change that line, or declare the transaction with compiled=False to run it as Python"
+    )
+
+
+def reason_of(error: Exception) -> str:
+    """The innermost reason of Numba's long message."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
     reasons = re.findall(r"(?:TypingError|UnsupportedError|TypeError): (.+)", text)
     first = next((line for line in text.splitlines() if _is_reason(line)), "unknown reason")
     reason = (reasons[-1] if reasons else first).strip()
@@ -239,11 +264,7 @@ def describe_error(error: Exception) -> str:
     if reason.endswith("signature:") and called is not None:
         # Numba prints the types it found on the next line; without them the reason says nothing.
         reason = f"there is no compiled form of {called[1].strip()}"
-    place = f"at {lines[-1][0]}:{lines[-1][1]}: " if lines else ""
-    return (
-        f"cannot be compiled: {place}{reason}; "
-        "change that line, or declare the transaction with compiled=False to run it as Python"
-    )
+    return reason
 
 
 def _is_reason(line: str) -> bool:

@@ -248,6 +248,6 @@ def _wrapped(name: str) -> Any:
 for _name in (
     "add", "radd", "sub", "rsub", "mul", "rmul", "floordiv", "rfloordiv", "mod", "rmod",
     "pow", "rpow", "lshift", "rlshift", "rshift", "rrshift", "neg", "pos", "abs", "invert",
-    "and", "rand", "or", "ror", "xor", "rxor", "int", "round",
+    "and", "rand", "or", "ror", "xor", "rxor", "round",
 ):  # fmt: skip
     setattr(Int64, f"__{_name}__", _wrapped(f"__{_name}__"))

@@ -139,8 +139,7 @@ class Program:
         keys = rows.key_words([column.values for column in columns])
         skip = work.skip
         if access.form == "each":
-            offsets = columns[0].offsets
-            skip = skip if offsets is None else np.repeat(skip, np.diff(offsets))
+            skip = np.repeat(skip, columns[0].lengths)
         return rows.find_or_take(keys, skip) if access.create else rows.find(keys, skip)
 
     # --- execute ------------------------------------------------------------------------------
@@ -260,8 +259,7 @@ class _Run:
             for access in work.signature.accesses:
                 rows = 1
                 if access.form == "each":
-                    offsets = work.key_columns(access)[0].offsets
-                    rows = int(np.diff(offsets).max(initial=0)) if offsets is not None else 0
+                    rows = int(work.key_columns(access)[0].lengths.max(initial=0))
                 need += rows * self.program.tables[access.table.name].layout.words
             words = max(words, need)
         return self.program.scratch_undo(words)

@@ -55,8 +55,8 @@ def parse_duration(text: str, where: str) -> int:
 
 def sort_key(stored: np.ndarray, kind: ColumnType, texts: pa.Array | None = None) -> np.ndarray:
     """int64 values that sort as the column's values do; `texts` for a string column."""
-    if kind.kind == "string":
-        ranks = pc.rank(texts, sort_keys="ascending", tiebreaker="dense")
+    if texts is not None:
+        ranks = pc.rank(texts.cast(pa.string()), sort_keys="ascending", tiebreaker="dense")
         return np.asarray(ranks.to_numpy(zero_copy_only=False), np.int64)
     if kind.kind in ("float", "double"):
         bits = np.asarray(stored, np.float64).view(np.int64)

@@ -86,7 +86,7 @@ def _hint(message: str, tables: Mapping[str, pa.Table]) -> str:
     words = message.replace('"', " ").replace("'", " ").split()
     for word in words:
         close = difflib.get_close_matches(word, list(tables), 1)
-        if close and close[0] != word and "does not exist" in message:
+        if close and close[0] != word and "Did you mean" not in message:
             return f"{message}\nDid you mean the table {close[0]!r}?"
     if "does not exist" in message:
         return f"{message}\nThe tables are: {', '.join(tables) or 'none'}"

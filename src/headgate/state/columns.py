@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headgate.errors import InputError
+from headgate.errors import InputError, check_invariant
 from headgate.state.layout import STORED
 from headgate.state.schema import INT_MAX, ColumnType
 from headgate.state.strings import StringPool
@@ -28,6 +28,12 @@ class StoredColumn:
     values: np.ndarray
     faults: np.ndarray | None = None
     offsets: np.ndarray | None = None  # for an array column: row -> first element
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """How many elements each row of an array column has."""
+        check_invariant(self.offsets is not None, "lengths of a column that is no array")
+        return np.diff(np.asarray(self.offsets))
 
 
 def one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:

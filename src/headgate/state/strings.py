@@ -211,6 +211,8 @@ class StringPool:
         """The codes of an Arrow string array; nulls get the code of the empty text."""
         if pa.types.is_dictionary(texts.type):
             return self._intern_dictionary(texts)
+        if pa.types.is_string_view(texts.type):
+            texts = texts.cast(pa.string())
         if texts.null_count:
             texts = texts.fill_null("")
         out = np.empty(len(texts), np.int64)

@@ -85,6 +85,7 @@ def make_rules(
     late: str,
     name: str | None,
 ) -> Rules:
+    """The rules that the options of a `run` amount to."""
     routes = transaction if isinstance(transaction, Mapping) else {None: transaction}
     names = [order_by] if isinstance(order_by, str) else list(order_by or ())
     schemas = [found.event for found in routes.values()]
@@ -153,7 +154,8 @@ def in_order(events: Sequence[Event]) -> list[Event]:
 
 
 def result(rules: Rules, epoch: int, position: int, event: Event) -> dict[str, Any]:
-    result = {
+    """One row of the results: what became of the event at this position."""
+    found = {
         "epoch": epoch,
         "position": position,
         "transaction": None if event.transaction is None else event.transaction.name,
@@ -162,9 +164,9 @@ def result(rules: Rules, epoch: int, position: int, event: Event) -> dict[str, A
     }
     for column in rules.order_by:
         value = event.order[column.name]
-        result[column.name] = None if value is None else shown(value, column.type)
-    has_output = event.outcome == "committed" and event.output is not None
-    values = event.output.values if has_output and event.output is not None else {}
+        found[column.name] = None if value is None else shown(value, column.type)
+    committed = event.output if event.outcome == "committed" else None
+    values = {} if committed is None else committed.values
     for name, kind in rules.outputs.items():
-        result[name] = shown(values[name], kind) if name in values else None
-    return result
+        found[name] = shown(values[name], kind) if name in values else None
+    return found

@@ -35,15 +35,6 @@ class Int64(int):
     """
 
 
-class Many(tuple[Any, ...]):
-    """The rows of an `each`, or the elements of an array column."""
-
-    def __getitem__(self, number: Any) -> Any:
-        if not -len(self) <= number < len(self):
-            raise IndexError("index out of range")
-        return super().__getitem__(number)
-
-
 def _checked(operation: Callable[..., Any]) -> Callable[..., Any]:
     def compute(*operands: Any) -> Any:
         result = operation(*operands)
@@ -54,23 +45,21 @@ def _checked(operation: Callable[..., Any]) -> Callable[..., Any]:
     return compute
 
 
-for _name in (
-    "add",
-    "sub",
-    "mul",
-    "floordiv",
-    "mod",
-    "pow",
-    "lshift",
-    "rshift",
-    "and",
-    "or",
-    "xor",
-):
+def _power(base: int, exponent: Any) -> Any:
+    if isinstance(exponent, int) and exponent < 0:
+        raise ValueError("a negative power of an integer is not an integer")
+    if isinstance(exponent, int) and exponent > 63 and abs(int(base)) > 1:
+        raise OverflowError("overflow")  # known before the huge number is made
+    return int.__pow__(base, exponent)
+
+
+for _name in ("add", "sub", "mul", "floordiv", "mod", "lshift", "rshift", "and", "or", "xor"):
     for _form in (f"__{_name}__", f"__r{_name}__"):
         setattr(Int64, _form, _checked(getattr(int, _form)))
-for _name in ("neg", "pos", "abs", "invert"):
+for _name in ("neg", "pos", "abs", "invert", "round"):
     setattr(Int64, f"__{_name}__", _checked(getattr(int, f"__{_name}__")))
+Int64.__pow__ = _checked(_power)  # type: ignore[method-assign]
+Int64.__rpow__ = _checked(lambda exponent, base: _power(base, exponent))  # type: ignore[method-assign]
 
 
 def within(number: int, bits: int) -> int:
@@ -153,7 +142,7 @@ def kept(value: Any, kind: ColumnType) -> Any:
 def seen(value: Any, kind: ColumnType) -> Any:
     """A kept value as a function sees it."""
     if kind.element is not None:
-        return Many(seen(item, kind.element) for item in value)
+        return tuple(seen(item, kind.element) for item in value)
     return Int64(value) if kind.kind in _BITS else value
 
 

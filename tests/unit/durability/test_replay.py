@@ -34,13 +34,13 @@ def test_replay_equals_a_dictionary_updated_row_by_row(
 ) -> None:
     image = {slot: row for slot, row in image.items() if row is not None}
     replay = Replay(slot_range)
-    if fold:
-        replay._fold_bytes = 0
     replay.insert(batch(image, is_image=True))
     model = dict(image)
     for frame in frames:
         replay.apply(batch(frame, is_image=False))
         model.update(frame)
+        if fold:
+            replay._fold()
     low, high = slot_range or (0, 10_000)
     expected = {
         slot: row for slot, row in sorted(model.items()) if row is not None and low <= slot < high

@@ -1,0 +1,1 @@
+"""Applications to read and to copy, each one short file."""

@@ -1,0 +1,142 @@
+"""Making: random rows and events for the family: few keys, many ties, some nulls, some extremes.
+
+Values are drawn small and close together, so that events meet on the same rows, checks fail and hold
+about as often, and balances run out.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import math
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import strategies as st
+
+import headgate as hg
+from headgate.testing import SerialOracle
+from tests.property.family import Member
+
+START = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)
+TEXTS = ("", "a", "b", "it's", "ä", "a text of more than eight bytes", "mallory", "\x00")
+EXTREMES = (2**63 - 1, -(2**63), 2**62, 2**31 - 1, -(2**31), 2**31, 3_037_000_500)
+SMALL = st.integers(0, 4)
+TIMES = st.integers(0, 8).map(lambda second: START + datetime.timedelta(seconds=second))
+DAYS = st.integers(0, 45).map(lambda day: START.date() + datetime.timedelta(days=day))
+WEIGHTS = st.sampled_from((0.0, -0.0, 0.1, 0.5, -2.5, 1e6, 1e30, 3.4e38, math.inf, math.nan))
+AMOUNTS = st.integers(-2, 60).map(lambda units: units / 4)
+
+
+def decimals(precision: int, scale: int) -> st.SearchStrategy[decimal.Decimal]:
+    """Decimals of a column, small ones more often than the largest."""
+    most = 10**precision - 1
+    units = st.one_of(st.integers(-200, 900), st.sampled_from((most, -most, most // 2)))
+    units = units.filter(lambda number: abs(number) <= most)
+    return units.map(lambda number: decimal.Decimal(number).scaleb(-scale))
+
+
+def _numbers(name: str, column: str) -> st.SearchStrategy[Any]:
+    if name == "count_up" and column in ("by", "times", "big"):
+        return st.one_of(st.integers(-3, 3), st.sampled_from(EXTREMES))
+    if column in ("id", "src", "dst", "other", "hall", "a", "b", "ids", "rows_a", "rows_b"):
+        return st.integers(-1, 3) if name == "divide" else SMALL
+    if column in ("small", "few"):
+        return st.sampled_from((0, 1, -1, 2**31 - 1, -(2**31)))
+    if column == "points":
+        return st.integers(-40, 80)
+    return st.one_of(st.integers(-5, 30), st.integers(-100, 100), st.just(13))
+
+
+def values(name: str, column: str, kind: Any) -> st.SearchStrategy[Any]:
+    """Values of one column of a member's events or of a table."""
+    if kind.element is not None:
+        return st.lists(values(name, column, kind.element), max_size=5)
+    if kind.kind in ("int", "bigint"):
+        return _numbers(name, column)
+    if kind.kind == "decimal":
+        return decimals(kind.precision, kind.scale)
+    if kind.kind == "float":
+        # What arrives in a column of 32 bits are floats of 32 bits.
+        return st.one_of(WEIGHTS, AMOUNTS).map(lambda x: pa.scalar(x, pa.float32()).as_py())
+    if kind.kind == "double":
+        return AMOUNTS if name in ("transfer", "accounts") else st.one_of(WEIGHTS, AMOUNTS)
+    return {
+        "boolean": st.booleans(),
+        "string": st.sampled_from(TEXTS),
+        "timestamp": TIMES,
+        "date": DAYS,
+    }[kind.kind]
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+@st.composite
+def rows(draw: st.DrawFn, table: hg.Table) -> list[dict[str, Any]]:
+    """Rows with different keys that pass the table's check; often none at all."""
+    columns = {c.name: values(table.name, c.name, c.type) for c in table.schema}
+    drawn = draw(st.lists(st.fixed_dictionaries(columns), max_size=6))
+    distinct = {tuple(row[name] for name in table.key): row for row in drawn}
+    return [row for row in distinct.values() if _is_loadable(table, row)]
+
+
+def _is_loadable(table: hg.Table, row: dict[str, Any]) -> bool:
+    try:
+        return SerialOracle([table]).load(table, [row]) == 1
+    except ValueError:
+        return False
+
+
+@st.composite
+def filled_tables(draw: st.DrawFn, *tables: hg.Table) -> dict[str, list[dict[str, Any]]]:
+    return {table.name: draw(rows(table)) for table in tables}
+
+
+# --- events ---------------------------------------------------------------------------------------
+
+
+@st.composite
+def sound_events(draw: st.DrawFn, member: Member) -> dict[str, Any]:
+    """One event with nothing missing; arrays that belong together have one length."""
+    schema = member.compiled.event
+    event = {c.name: draw(values(member.name, c.name, c.type)) for c in schema}
+    arrays = [c.name for c in schema if c.type.element is not None]
+    shortest = min((len(event[name]) for name in arrays), default=0)
+    for name in arrays:
+        event[name] = event[name][:shortest]
+    return event
+
+
+@st.composite
+def events(draw: st.DrawFn, member: Member) -> dict[str, Any]:
+    """One event, now and then with a null, a null in an array, or arrays of different lengths."""
+    event = draw(sound_events(member))
+    trouble = draw(st.integers(0, 11))
+    if trouble > 1:
+        return event
+    name = draw(st.sampled_from(sorted(event)))
+    if trouble == 0 or not isinstance(event[name], list):
+        event[name] = None
+    else:
+        event[name] = [*event[name], draw(st.sampled_from((None, 1)))]
+    return event
+
+
+@st.composite
+def batch(draw: st.DrawFn, one: st.SearchStrategy[Any], most: int = 12) -> list[dict[str, Any]]:
+    """Events, some of them twice."""
+    found = draw(st.lists(one, max_size=most))
+    again = draw(st.lists(st.integers(0, max(0, len(found) - 1)), max_size=3)) if found else []
+    return found + [found[place] for place in again]
+
+
+def batches(one: st.SearchStrategy[Any], most: int = 3) -> st.SearchStrategy[Any]:
+    return st.lists(batch(one), min_size=1, max_size=most)
+
+
+def order_of(member: Member) -> st.SearchStrategy[Any]:
+    """No order, the member's order columns, or only the first of them, as a string or a list."""
+    if not member.order_by:
+        return st.none()
+    return st.sampled_from((None, member.order_by[0], list(member.order_by)))
