@@ -255,16 +255,14 @@ def describe_error(error: Exception) -> str:
 
 
 def reason_of(error: Exception) -> str:
-    """The innermost reason of Numba's long message."""
+    """The reason of Numba's long message: ours if there is one, else the operation it refused."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
-    reasons = re.findall(r"(?:TypingError|UnsupportedError|TypeError): (.+)", text)
-    first = next((line for line in text.splitlines() if _is_reason(line)), "unknown reason")
-    reason = (reasons[-1] if reasons else first).strip()
+    if found := re.search(r"Refusal: (.+)", text):
+        return found[1].strip()
     called = re.search(r">>> (.+)", text)
-    if reason.endswith("signature:") and called is not None:
-        # Numba prints the types it found on the next line; without them the reason says nothing.
-        reason = f"there is no compiled form of {called[1].strip()}"
-    return reason
+    if "No implementation of function" in text and called is not None:
+        return f"there is no compiled form of {called[1].strip()}"
+    return next((line.strip() for line in text.splitlines() if _is_reason(line)), "unknown reason")
 
 
 def _is_reason(line: str) -> bool:

@@ -14,10 +14,10 @@ from typing import Any
 
 from llvmlite import ir
 from numba.core import types
-from numba.core.errors import TypingError
 from numba.extending import intrinsic, lower_cast, models, overload, register_model
 
 from headgate.execution import actions
+from headgate.execution.refusal import Refusal
 
 I128 = ir.IntType(128)
 I64 = ir.IntType(64)
@@ -66,7 +66,7 @@ def _common(left: Any, right: Any) -> DecimalType:
     """The type that holds both sides at the larger scale."""
     one, other = _as_decimal(left), _as_decimal(right)
     if one is None or other is None:
-        raise TypingError(f"{left} and {right} do not mix")
+        raise Refusal(f"{left} and {right} do not mix")
     scale = max(one.scale, other.scale)
     digits = max(one.digits - one.scale, other.digits - other.scale) + scale
     return _bounded(scale, digits)
@@ -74,7 +74,7 @@ def _common(left: Any, right: Any) -> DecimalType:
 
 def _bounded(scale: int, digits: int) -> DecimalType:
     if digits > DIGITS_MAX:
-        raise TypingError(
+        raise Refusal(
             f"a decimal of {digits} digits is too large to be exact; "
             "store the product in a column first or declare fewer digits"
         )
@@ -127,7 +127,7 @@ _sub = _sum_intrinsic("sub")
 def _mul(typing_context: Any, left: Any, right: Any) -> Any:
     one, other = _as_decimal(left), _as_decimal(right)
     if one is None or other is None:
-        raise TypingError(f"{left} and {right} do not mix")
+        raise Refusal(f"{left} and {right} do not mix")
     result = _bounded(one.scale + other.scale, one.digits + other.digits)
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -159,7 +159,7 @@ def _mixes(left: Any, right: Any) -> bool:
         return False
     for side in (left, right):
         if isinstance(side, types.Float):
-            raise TypingError(
+            raise Refusal(
                 "a decimal and a double do not mix, the result would not be exact; "
                 'write the constant as hg.decimal("0.05") or convert with float()'
             )
@@ -192,7 +192,7 @@ def _register_refusal(function: Any, name: str) -> None:
     @overload(function, strict=False)
     def refuse(left: Any, right: Any) -> Any:
         if isinstance(left, DecimalType) or isinstance(right, DecimalType):
-            raise TypingError(
+            raise Refusal(
                 f"{name} of decimals has no exact result; "
                 "multiply by a decimal constant, or convert with float() first"
             )
@@ -247,9 +247,9 @@ def _constant(typing_context: Any, text: Any) -> Any:
     try:
         number = python_decimal.Decimal(text.literal_value)
     except (python_decimal.InvalidOperation, AttributeError):
-        raise TypingError(f"decimal() needs a literal like '0.05', not {text}") from None
+        raise Refusal(f"decimal() needs a literal like '0.05', not {text}") from None
     if not number.is_finite():
-        raise TypingError(f"decimal({text.literal_value!r}) is not finite")
+        raise Refusal(f"decimal({text.literal_value!r}) is not finite")
     exponent = number.as_tuple().exponent
     scale = max(0, -int(exponent))
     value = int(number.scaleb(scale))
@@ -297,7 +297,7 @@ def _float(value: Any) -> Any:
     if not isinstance(value, DecimalType):
         return None
     if value.digits > INTEGER_DIGITS:
-        raise TypingError("float() of a product of decimals; store it in a column first")
+        raise Refusal("float() of a product of decimals; store it in a column first")
     divisor = float(10**value.scale)
     return lambda value: _low_word(value) / divisor
 

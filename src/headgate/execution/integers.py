@@ -55,6 +55,8 @@ def _binary(function: Callable[[Any, Any], Any], checked: Any) -> Any:
     def combine(left: Any, right: Any) -> Any:
         return function(left, right)
 
+    combine.__name__ = function.__name__  # messages name the operation
+
     @overload(combine, strict=False)
     def choose(left: Any, right: Any) -> Any:
         if _is_integer(left, right):

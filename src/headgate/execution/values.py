@@ -12,7 +12,6 @@ from typing import Any
 
 from llvmlite import ir
 from numba.core import cgutils, types
-from numba.core.errors import TypingError
 from numba.core.imputils import lower_builtin
 from numba.core.typing.templates import (
     AbstractTemplate,
@@ -31,6 +30,7 @@ from numba.extending import (
 
 from headgate.execution import actions
 from headgate.execution.decimals import DecimalType, store_decimal
+from headgate.execution.refusal import Refusal
 from headgate.state.layout import STORED
 
 I64 = ir.IntType(64)
@@ -192,9 +192,9 @@ def _load(builder: Any, address: Any, kind: str, stored: str) -> Any:
     return value
 
 
-def _unknown(kind: Any, attr: str) -> TypingError:
+def _unknown(kind: Any, attr: str) -> Refusal:
     names = ", ".join(field[0] for field in kind.fields)
-    return TypingError(f"{kind.label} has no column {attr!r}; the columns are: {names}")
+    return Refusal(f"{kind.label} has no column {attr!r}; the columns are: {names}")
 
 
 @infer_getattr
@@ -262,17 +262,19 @@ def _event_column(context: Any, builder: Any, kind: Any, value: Any, attr: str) 
 @intrinsic(prefer_literal=True)
 def store_column(typing_context: Any, row: Any, name: Any, value: Any) -> Any:
     """`row.name = value`, with every rule about what may be stored where."""
+    if not isinstance(name, types.StringLiteral):
+        return None  # Numba tries again without literals after a refusal
     attr = name.literal_value
     if not isinstance(row, RecordType):
-        raise TypingError(f"only columns of rows and outputs can be set, not .{attr} of {row}")
+        raise Refusal(f"only columns of rows and outputs can be set, not .{attr} of {row}")
     field = row.field(attr)
     if field is None:
         raise _unknown(row, attr)
     _, kind, precision, scale, offset, stored, is_key = field
     if row.read_only:
-        raise TypingError(f"{row.label} was declared mode='read', so .{attr} cannot be set")
+        raise Refusal(f"{row.label} was declared mode='read', so .{attr} cannot be set")
     if is_key:
-        raise TypingError(f"{row.label}.{attr} is a key column and cannot be set")
+        raise Refusal(f"{row.label}.{attr} is a key column and cannot be set")
     target = value_type(kind, precision, scale)
     plain = types.unliteral(value)
     _refuse_store(f"{row.label}.{attr}", kind, plain)
@@ -301,8 +303,9 @@ def _refuse_store(where: str, kind: str, value: types.Type) -> None:
     }.get(kind, isinstance(value, types.Integer))
     if fits:
         return
-    hint = "; use int() or round()" if isinstance(value, types.Float) else ""
-    raise TypingError(f"{where} is {kind}, and a {value} cannot be stored in it{hint}")
+    to_integer = isinstance(value, types.Float) and kind in ("int", "bigint")
+    hint = "; use int() or round()" if to_integer else ""
+    raise Refusal(f"{where} is {kind}, and a {value} cannot be stored in it{hint}")
 
 
 def _narrow(context: Any, builder: Any, value: Any, kind: str, stored: str) -> Any:
@@ -474,7 +477,7 @@ def _text_not(text: Any) -> Any:
 def _abort(reason: Any) -> Any:
     if isinstance(reason, TextType):
         return lambda reason: _abort_with(reason)
-    raise TypingError(f"the reason of abort must be a text, not {reason}")
+    raise Refusal(f"the reason of abort must be a text, not {reason}")
 
 
 @intrinsic
@@ -490,7 +493,7 @@ def _bury(typing_context: Any, row: Any) -> Any:
 @overload(actions.delete, strict=False)
 def _delete(row: Any) -> Any:
     if not isinstance(row, RecordType) or not any(field[6] for field in row.fields):
-        raise TypingError(f"delete needs a row, not {row}")
+        raise Refusal(f"delete needs a row, not {row}")
     if row.read_only:
-        raise TypingError(f"{row.label} was declared mode='read', so it cannot be deleted")
+        raise Refusal(f"{row.label} was declared mode='read', so it cannot be deleted")
     return lambda row: _bury(row)
