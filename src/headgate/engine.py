@@ -28,7 +28,7 @@ from headgate.errors import DeclarationError, InputError, StoreError
 from headgate.events import as_table, complete_rows, from_dicts
 from headgate.execution.kernel import build_check, check_compiles, first_failure
 from headgate.execution.program import Execution, Program, address
-from headgate.inlet import Arranged, Arranger, Plan, latest_time_us, make_plan
+from headgate.inlet import Arranger, Plan, latest_time_us, make_plan
 from headgate.io import Clock, Disk, RealClock
 from headgate.query.mirror import Mirror
 from headgate.query.sql import Answer, run_sql
@@ -88,7 +88,8 @@ class Engine:
         self._clock = clock or RealClock()
         self._lock = threading.RLock()
         self._stopped: str | None = None
-        self._syncer: ThreadPoolExecutor | None = None
+        self._writer: ThreadPoolExecutor | None = None
+        self._writing: Future[None] | None = None  # the last record given to the writing thread
         declared = _named(tables, "table", Table)
         self.transactions = _named(transactions, "transaction", Transaction)
         self._store = None if path is None else Store.open(path, disk, self._clock)
@@ -189,7 +190,9 @@ class Engine:
             ]
             names = [SLOT, ALIVE, *rows.table.schema.names]
             changes = {name: pa.RecordBatch.from_arrays(arrays, names=names)}
-            self._store.commit(Commit(self.epoch + 1, self._clock.time_us(), changes=changes))
+            commit = Commit(self.epoch + 1, self._clock.time_us(), changes=changes)
+            self._append(commit, later=False)
+            self._store.wait(commit.epoch)
         self._mirrors[name].note(np.arange(slots.start, slots.stop))
         self._written.add(name)
         self.epoch += 1
@@ -222,25 +225,19 @@ class Engine:
         return self._run_pipelined(plan, table, batch_size)
 
     def _run_pipelined(self, plan: Plan, table: pa.Table, batch_size: int) -> pa.Table:
-        parts, waiting = [], None
+        """One batch after another; the log of one is written while the next one runs."""
+        parts = []
         for first in range(0, table.num_rows, batch_size):
             with self._lock, self._running():
-                batch = table.slice(first, batch_size)
-                results, epoch = self._process(plan, batch, None)
-                waiting, before = self._sync_later(epoch), waiting
+                before = self._writing
+                results, epoch = self._process(
+                    plan, table.slice(first, batch_size), None, later=True
+                )
             parts.append(results)
             if before is not None:
                 before.result()
-        if waiting is not None:
-            waiting.result()
+        self._wait(epoch)
         return pa.concat_tables(parts)
-
-    def _sync_later(self, epoch: int) -> Future[None] | None:
-        if self._store is None:
-            return None
-        if self._syncer is None:
-            self._syncer = ThreadPoolExecutor(1, thread_name_prefix="headgate-sync")
-        return self._syncer.submit(self._store.wait, epoch)
 
     def call(self, transaction: Transaction, /, **columns: Any) -> Result:
         """Run one transaction over one event given by keywords, between batches."""
@@ -351,6 +348,8 @@ class Engine:
         events: pa.Table,
         source: Source | None,
         inlets: Mapping[str, InletState] | None = None,
+        *,
+        later: bool = False,
     ) -> tuple[pa.Table, int]:
         """Order, resolve, execute and append one batch; not yet durable when it returns."""
         program = self._program(plan.route.transactions)
@@ -364,39 +363,56 @@ class Engine:
             execution = program.execute(
                 arranged.works, arranged.order, arranged.route, self.epoch + 1
             )
-            results = self._commit(plan, arranged, execution, program, source, moved)
-        return results, self.epoch
+            batch = build_results(plan, arranged, execution, program)
+            self._commit(execution, batch, source, moved, later=later)
+        return with_epoch(batch, self.epoch), self.epoch
 
     def _commit(
         self,
-        plan: Plan,
-        arranged: Arranged,
         execution: Execution,
-        program: Program,
+        batch: pa.RecordBatch,
         source: Source | None,
         inlets: Mapping[str, InletState],
-    ) -> pa.Table:
+        *,
+        later: bool,
+    ) -> None:
         """Append the epoch to the log and make it the engine's own."""
-        batch = build_results(plan, arranged, execution, program)
         epoch = self.epoch + 1
         if self._store is not None:
             changes = {
                 name: self._changes(name, slots) for name, slots in execution.changed.items()
             }
             time_us = self._clock.time_us()
-            self._store.append(Commit(epoch, time_us, source, changes, batch, inlets))
-        results = with_epoch(batch, epoch)
+            self._append(Commit(epoch, time_us, source, changes, batch, inlets), later=later)
         if source is not None:
             self._sources[source[0]] = (source[1], epoch)
             if self._store is None:
-                self._recent[source[0]] = results
+                self._recent[source[0]] = with_epoch(batch, epoch)
         self._inlets.update(inlets)
         for name, slots in execution.changed.items():
             self._mirrors[name].note(slots)
         self._written.update(execution.changed)
         self.epoch = epoch
         self._tidy()
-        return results
+
+    def _append(self, commit: Commit, *, later: bool) -> None:
+        """Write the log record here, or in the writing thread; epochs never overtake each other."""
+        store = self._store
+        if store is None:
+            return
+        if later:
+            if self._writer is None:
+                self._writer = ThreadPoolExecutor(1, thread_name_prefix="headgate-log")
+            self._writing = self._writer.submit(store.commit, commit)
+        else:
+            self._written_so_far()
+            store.append(commit)
+
+    def _written_so_far(self) -> None:
+        """Wait until the writing thread is done with what it was given."""
+        if self._writing is not None:
+            writing, self._writing = self._writing, None
+            writing.result()
 
     def _changes(self, name: str, slots: np.ndarray) -> pa.RecordBatch:
         rows = self._rows[name]
@@ -417,6 +433,7 @@ class Engine:
             )
             self._pool_used = self._pool.count
         if self._store is not None and self._store.log_bytes_since_snapshot() > SNAPSHOT_LOG_BYTES:
+            self._written_so_far()
             self._store.snapshot(self.epoch, self._images())
 
     def _images(self) -> dict[str, Iterator[pa.RecordBatch]]:
@@ -432,7 +449,7 @@ class Engine:
         if self._store is None:
             recent = self._recent.get(source[0])
             return recent if recent is not None and batch_id == source[1] else self._empty(plan)
-        self._store.wait(epoch)
+        self._wait(epoch)
         if batch_id != source[1]:
             return self._empty(plan)  # older than the last: Spark does not ask for its results
         for found, batch in self._store.results(epoch, epoch):
@@ -468,8 +485,8 @@ class Engine:
         with self._lock:
             if self._stopped == "it was closed":
                 return
-            if self._syncer is not None:
-                self._syncer.shutdown(wait=True)
+            if self._writer is not None:
+                self._writer.shutdown(wait=True)
             if self._store is not None:
                 self._store.close()
             self._stopped = "it was closed"
@@ -485,8 +502,17 @@ class Engine:
         return f"<engine {where} at epoch {self.epoch}: {', '.join(self.tables)}>"
 
     def _wait(self, epoch: int) -> None:
-        if self._store is not None:
+        """Return when the epoch is durable; the engine stops when it cannot become so."""
+        if self._store is None:
+            return
+        try:
+            writing = self._writing
+            if writing is not None:
+                writing.result()
             self._store.wait(epoch)
+        except BaseException as error:
+            self._stopped = f"epoch {epoch} did not become durable ({error})"
+            raise
 
     def _table_name(self, table: Table | str) -> str:
         name = table if isinstance(table, str) else table.name

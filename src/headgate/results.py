@@ -46,7 +46,7 @@ def build_results(
     """The results of one batch in order of position; the epoch is the frame's and not in them."""
     count = len(arranged.order) + len(arranged.aside)
     columns: dict[str, pa.Array] = {
-        "position": pa.array(program.counted(count)),
+        "position": _int64_array(program.counted(count)),
         "transaction": _transactions(arranged, program),
         "outcome": _outcomes(arranged, execution),
         "reason": _reasons(arranged, execution, program),
@@ -59,9 +59,14 @@ def build_results(
 
 def with_epoch(batch: pa.RecordBatch, epoch: int) -> pa.Table:
     """The results as the user sees them: the epoch first."""
-    epochs = pa.array(np.full(batch.num_rows, epoch, np.int64))
+    epochs = _int64_array(np.full(batch.num_rows, epoch, np.int64))
     arrays, names = [epochs, *batch.columns], ["epoch", *batch.schema.names]
     return pa.Table.from_arrays(arrays, names=names)
+
+
+def _int64_array(values: np.ndarray) -> pa.Array:
+    """As pa.array, which looks at the values first and costs more than the copy it avoids."""
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
 
 
 def _dictionary(indices: np.ndarray, values: pa.Array, nulls: np.ndarray | None) -> pa.Array:

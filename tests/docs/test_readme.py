@@ -75,6 +75,7 @@ def commands() -> list[tuple[int, list[str]]]:
 
 @pytest.mark.parametrize(("line", "words"), commands(), ids=lambda value: str(value)[:50])
 def test_a_named_command_exists(line: int, words: list[str]) -> None:
+    assert all((ROOT / word).exists() for word in words if word.startswith(("tests/", "apps/")))
     if words[0] == "./run":
         known = set(re.findall(r"^    ([\w| -]+)\)", (ROOT / "run").read_text(), re.MULTILINE))
         assert words[1] in {word.strip() for group in known for word in group.split("|")}

@@ -207,14 +207,14 @@ def charge(
 
 @member("level float, id bigint, weight double", "level", "weight")
 def measure(
-    event, gauge=gauges.at("id", create=True), out=hg.output("mean double, level float")
+    event, gauge=gauges.at("id", create=True), out=hg.output("mean double, triple float")
 ):
     gauge.level = gauge.level * 0.5 + event.level * event.weight
     if gauge.level > gauge.peak:
         gauge.peak = gauge.level
     gauge.mean = (gauge.mean + gauge.level) / 2
     out.mean = gauge.mean
-    out.level = event.level * 3
+    out.triple = event.level * 3
 
 
 @member("id bigint, by bigint, times bigint, few int", "few")

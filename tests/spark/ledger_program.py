@@ -141,10 +141,10 @@ def main(folder: Path) -> None:
     if moment := os.environ.get("HEADGATE_DIE_AT"):
         die_at(moment)
     sink = make_sink(engine)
-    ledger = start_ledger(spark, sink, folder)
-    say("query")
     copy = start_copy(spark, folder) if os.environ.get("HEADGATE_COPY") == "yes" else None
     say("copy")
+    ledger = start_ledger(spark, sink, folder)
+    say("query")
     ledger.awaitTermination()
     say("ended")
     if copy is not None:

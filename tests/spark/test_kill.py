@@ -26,6 +26,7 @@ from headgate.durability import StoreReader
 
 PROGRAM = Path(__file__).with_name("ledger_program.py")
 KILLS = int(os.environ.get("HEADGATE_KILLS", "20"))
+FILES = KILLS + 10  # a run that is killed gets one or two of them done
 EVENTS_PER_FILE = 30
 ACCOUNTS = 8
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -207,8 +208,8 @@ def test_a_killed_ledger_ends_as_an_undisturbed_one(
     seed = int(os.environ.get("HEADGATE_SEED", random.randrange(10**6)))
     print(f"HEADGATE_SEED={seed}")
     calm, harsh, classes = tmp_path / "calm", tmp_path / "harsh", tmp_path / "classes.jsa"
-    numbers = write_events(calm / "events", KILLS + 4)
-    write_events(harsh / "events", KILLS + 4)
+    numbers = write_events(calm / "events", FILES)
+    write_events(harsh / "events", FILES)
     # The undisturbed run leaves its classes for the others to share, which start in half the time.
     making = {"HEADGATE_JVM": f"-Xlog:disable -XX:ArchiveClassesAtExit={classes}"}
     sharing = {"HEADGATE_JVM": f"-Xlog:disable -XX:SharedArchiveFile={classes}"}

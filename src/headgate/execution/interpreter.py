@@ -103,7 +103,9 @@ class RecordView:
             why = "a key column" if field.is_key else "declared mode='read'"
             raise TypeError(f"{self._label}.{name} is {why} and cannot be set")
         where = f"{self._label}.{name}"
-        self._words()[name] = stored_result(value, field.type, self._pool, where)
+        stored = stored_result(value, field.type, self._pool, where)
+        with np.errstate(over="ignore"):  # a double beyond a float's range is infinite, as compiled
+            self._words()[name] = stored
 
     def __headgate_delete__(self) -> None:
         if self._read_only:
