@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ from headgate.errors import DeclarationError, InputError, StoreError
 from headgate.events import as_table, complete_rows, from_dicts
 from headgate.execution.kernel import build_check, check_compiles, first_failure
 from headgate.execution.program import Execution, Program, address
+from headgate.execution.scheme import SERIAL, Scheme, make_scheme
 from headgate.inlet import Arranger, Plan, latest_time_us, make_plan
 from headgate.io import Clock, Disk, RealClock
 from headgate.query.mirror import Mirror
@@ -39,6 +41,7 @@ from headgate.results import (
     results_schema,
     with_epoch,
 )
+from headgate.scheduling.decision import Decision
 from headgate.state.columns import to_arrow
 from headgate.state.rows import Rows
 from headgate.state.schema import Schema
@@ -210,13 +213,16 @@ class Engine:
         late: str = "reject",
         name: str | None = None,
         batch_size: int | None = None,
+        scheme: str = "auto",
+        threads: int | None = None,
     ) -> pa.Table:
         """Run every event and return one result for each, in the serial order.
 
         All events are one batch and one epoch, unless `batch_size` cuts them (in arrival order)
         into several; then the next one runs while the log of the last is being synced.
         """
-        plan = self._plan(transaction, route_by, order_by, watermark, late, name)
+        chosen = make_scheme(scheme, threads)
+        plan = self._plan(transaction, route_by, order_by, watermark, late, name, chosen)
         table = as_table(events, plan.event, "events")
         if batch_size is None or table.num_rows <= batch_size:
             return self._apply(plan, table, None)
@@ -269,7 +275,7 @@ class Engine:
             state = self._inlets.get(inlet)
             if state is None or state.held is None:
                 return self._empty(plan)
-            free = Plan(plan.route, plan.order_by, None, plan.late, plan.name)
+            free = replace(plan, watermark_us=None)
             after = latest_time_us(state.held, plan)
             moved = {inlet: InletState(after, None, state.arrivals)}
             results, epoch = self._process(free, state.held, None, moved)
@@ -285,11 +291,14 @@ class Engine:
         watermark: str | None = None,
         late: str = "reject",
         name: str | None = None,
+        scheme: str = "auto",
+        threads: int | None = None,
     ) -> Sink:
         """The function to hand to `writeStream.foreachBatch`: each micro-batch exactly once."""
         from headgate.spark.sink import Sink  # the one door upward: spark/ stands above us
 
-        plan = self._plan(transaction, route_by, order_by, watermark, late, name)
+        chosen = make_scheme(scheme, threads)
+        plan = self._plan(transaction, route_by, order_by, watermark, late, name, chosen)
         return Sink(EngineInlet(self, plan))
 
     def _plan(
@@ -300,17 +309,18 @@ class Engine:
         watermark: str | None,
         late: str,
         name: str | None,
+        scheme: Scheme = SERIAL,
     ) -> Plan:
         key = (
             transaction if isinstance(transaction, Transaction) else repr(transaction),
             order_by if isinstance(order_by, str) else repr(order_by),
-            (route_by, watermark, late, name),
+            (route_by, watermark, late, name, scheme),
         )
         if key in self._plans:
             return self._plans[key]
         plan = make_plan(
             transaction, self.transactions, route_by=route_by, order_by=order_by,
-            watermark=watermark, late=late, name=name,
+            watermark=watermark, late=late, name=name, scheme=scheme,
         )  # fmt: skip
         with self._lock, self._running():
             self._note_streams(plan)
@@ -361,7 +371,7 @@ class Engine:
         with self._all_or_stopped():
             program.resolve(arranged.works)
             execution = program.execute(
-                arranged.works, arranged.order, arranged.route, self.epoch + 1
+                arranged.works, arranged.order, arranged.route, self.epoch + 1, plan.scheme
             )
             batch = build_results(plan, arranged, execution, program)
             self._commit(execution, batch, source, moved, later=later)
@@ -477,6 +487,11 @@ class Engine:
             epoch = self.epoch
         self._wait(epoch)  # visible means durable, also while the log of a batch is being synced
         return run_sql(query, tables, parameters)
+
+    def decisions(self) -> list[Decision]:
+        """What the model chose for the last batches, and why in words."""
+        with self._lock:
+            return [one for program in self._programs.values() for one in program.decisions]
 
     # --- the end ------------------------------------------------------------------------------
 

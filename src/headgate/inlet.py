@@ -19,6 +19,7 @@ from headgate.durability import Inlet as InletState
 from headgate.errors import DeclarationError, InputError
 from headgate.events import require_columns
 from headgate.execution.program import LATE, REJECTED, Program, Work
+from headgate.execution.scheme import SERIAL, Scheme
 from headgate.execution.signature import Signature
 from headgate.planning.order import is_sorted_throughout, parse_duration, sort_key, sort_rows
 from headgate.state.columns import NULL_FAULT, StoredColumn, conform, one_array, to_stored
@@ -46,6 +47,7 @@ class Plan:
     watermark_us: int | None
     late: str
     name: str | None
+    scheme: Scheme = SERIAL
 
     @cached_property
     def columns(self) -> list[str]:
@@ -95,6 +97,7 @@ def make_plan(
     watermark: str | None,
     late: str,
     name: str | None,
+    scheme: Scheme = SERIAL,
 ) -> Plan:
     """Check the words of `run` and `sink` and say what they mean."""
     route = _make_route(transactions, known, route_by)
@@ -107,7 +110,7 @@ def make_plan(
         delay = parse_duration(watermark, "watermark")
         if not columns or columns[0].type.kind != "timestamp":
             raise InputError("a watermark needs order_by to begin with a timestamp column")
-    plan = Plan(route, columns, delay, late, name)
+    plan = Plan(route, columns, delay, late, name, scheme)
     for column in columns:
         if column.name in RESULT_COLUMNS:
             raise InputError(

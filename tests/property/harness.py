@@ -28,8 +28,8 @@ def decoded(results: pa.Table) -> pa.Table:
 
 
 def sorted_table(engine: hg.Engine, table: hg.Table) -> pa.Table:
-    names = ", ".join(f'"{name}"' for name in table.key)
-    return engine.sql(f'select * from "{table.name}" order by {names}').arrow().combine_chunks()
+    found = engine.sql(f'select * from "{table.name}"').arrow()
+    return found.sort_by([(name, "ascending") for name in table.key]).combine_chunks()
 
 
 def same_bytes(one: pa.Table, other: pa.Table) -> bool:

@@ -90,6 +90,7 @@ def start_session() -> SparkSession:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.extraJavaOptions": f"{FAST_JVM} {os.environ.get('HEADGATE_JVM', '')}",
         "spark.sql.session.timeZone": "UTC",
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         # Few rows: compiling a plan takes longer than interpreting it.
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",

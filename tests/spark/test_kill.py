@@ -217,7 +217,9 @@ def test_a_killed_ledger_ends_as_an_undisturbed_one(
     environment = {**program_environment, **(sharing if classes.exists() else {})}
     killed = 0
     for moment in moments(random.Random(seed), KILLS):
+        started = time.monotonic()
         killed += Run(harsh, environment, moment).wait()
+        print(f"{time.monotonic() - started:5.1f} s  {moment}")
     assert not Run(harsh, environment, Moment()).wait()
     print(f"killed {killed} times")
     assert killed >= KILLS * 0.9, "too many runs came to their end; there is too little to do"

@@ -89,6 +89,9 @@ def demo(
         Path, typer.Option(help="Where its events, its store and its checkpoint go.")
     ] = Path("demo-data"),
     events: Annotated[int, typer.Option(min=1000, help="How many events.")] = 500_000,
+    files: Annotated[
+        int, typer.Option(min=2, help="In how many files they come: one micro-batch each.")
+    ] = 12,
 ) -> None:
     """Streaming Ledger on a real Spark query, interrupted and started again. Needs Java 17.
 
@@ -99,7 +102,7 @@ def demo(
     """
     from headgate.cli.demo import run_demo
 
-    run_demo(Console(highlight=False), folder, events)
+    run_demo(Console(highlight=False), folder, events, files)
 
 
 @app.command()

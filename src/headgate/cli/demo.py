@@ -29,10 +29,10 @@ from headgate.query.sql import run_sql
 
 MARKER = "made-by-headgate-demo"
 ROWS = 10_000
-FILES = 20
 LOOK_SECONDS = 0.5
 SHOW_SECONDS = 0.1
 RELEASE_SECONDS = 0.5
+RELEASE_SECONDS_MAX = 30.0
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Place:
         return self.folder / "spark.log"
 
 
-def run_demo(console: Console, folder: Path, count: int, files: int = FILES) -> None:
+def run_demo(console: Console, folder: Path, count: int, files: int) -> None:
     """The whole demo, from empty folder to proof."""
     started = time.perf_counter()
     from headgate.spark.local import require_java, start_session
@@ -71,13 +71,13 @@ def run_demo(console: Console, folder: Path, count: int, files: int = FILES) -> 
         f"{count:,} events over {ROWS:,} accounts and {ROWS:,} assets: transfers, which move money "
         "one way and goods the other (four rows), and deposits (two rows)."
     )
-    with _step(console, f"wrote the events as {files} Parquet files, out of order inside each"):
+    with _step(console, "write", f"the events as {files} Parquet files, out of order inside each"):
         ledger.write_files(events, place.events, files)
-    with _step(console, "started Spark on this machine"):
+    with _step(console, "start", "Spark on this machine"):
         spark = start_session("headgate demo", place.spark_log)
     try:
         tally = _run_with_restart(console, spark, place, events)
-        with _step(console, "read all results back with spark.read"):
+        with _step(console, "read", "all results back with spark.read"):
             results = _read_results(spark, place)
     finally:
         spark.stop()
@@ -97,12 +97,12 @@ def _fresh(folder: Path) -> Place:
 
 
 @contextmanager
-def _step(console: Console, what: str) -> Iterator[None]:
+def _step(console: Console, verb: str, what: str) -> Iterator[None]:
     """One line for one thing done, with the time it took."""
     started = time.perf_counter()
-    with console.status(what):
+    with console.status(f"{verb} {what}"):
         yield
-    _done(console, f"{what} [dim]({time.perf_counter() - started:.1f} s)[/dim]")
+    _done(console, f"{verb} {what} [dim]({time.perf_counter() - started:.1f} s)[/dim]")
 
 
 def _done(console: Console, what: str) -> None:
@@ -113,7 +113,7 @@ def _done(console: Console, what: str) -> None:
 
 
 def _run_with_restart(console: Console, spark: Any, place: Place, events: pa.Table) -> Tally:
-    with _step(console, "opened the store and compiled the transactions"):
+    with _step(console, "open", "the store, its transactions compiled"):
         engine = _open(place)
         _load(engine)
     tally = Tally(events, ledger.FIRST_BALANCE * ROWS)
@@ -122,10 +122,10 @@ def _run_with_restart(console: Console, spark: Any, place: Place, events: pa.Tab
     batch_id = forget_last_commit(place.checkpoint)
     _done(
         console,
-        f"stopped the query half-way, after the store had committed micro-batch {batch_id} "
+        f"stop the query half-way, after the store had committed micro-batch {batch_id} "
         "and before Spark had noted it: as in a crash",
     )
-    with _step(console, "opened the store again: recovered from its log"):
+    with _step(console, "open", "the store again, recovered from its log"):
         engine = _open(place)
     with engine:
         _Run(spark, place, engine, tally, None).watch(console, events.num_rows)
@@ -140,7 +140,7 @@ def _show_replay(console: Console, tally: Tally, batch_id: int) -> None:
     replay: Replay = wanted[0]
     _done(
         console,
-        f"started it again on the same checkpoint: Spark sent micro-batch {batch_id} again, the "
+        f"start it again on the same checkpoint: Spark sent micro-batch {batch_id} again, the "
         f"store knew it as epoch {replay.epoch}, gave its {replay.results:,} recorded results and "
         "ran none of it twice",
     )
@@ -186,7 +186,7 @@ class _Run:
             tally.run(sink, engine, frame, batch_id)
             if self._stop_at is not None and tally.events >= self._stop_at:
                 self._is_there.set()
-                self._release.wait()
+                self._release.wait(RELEASE_SECONDS_MAX)
 
         stream = (
             spark.readStream.schema(ledger.EVENT_COLUMNS)
@@ -225,8 +225,9 @@ class _Run:
             return
         failure = self._query.exception()
         if failure is not None:
+            reason = str(failure).strip().partition("\n")[0]
             log = self._place.spark_log
-            raise HeadgateError(f"the streaming query failed: {failure}; Spark's log is {log}")
+            raise HeadgateError(f"the streaming query failed: {reason}; Spark's log is {log}")
 
 
 def _screen(tally: Tally, engine: Engine, count: int, query_seconds: float) -> Grid:
@@ -262,7 +263,8 @@ def _numbers(folder: Path) -> Iterator[int]:
 
 
 def _read_results(spark: Any, place: Place) -> pa.Table:
-    reader = spark.read.format("headgate").option("stream", "*")
+    # One task for each thread: starting a Python worker costs more than reading an epoch.
+    reader = spark.read.format("headgate").option("stream", "*").option("partitions", 2)
     columns = ["epoch", "event", "transaction", "outcome", "reason"]
     results: pa.Table = reader.load(str(place.store)).select(*columns).toArrow()
     return results

@@ -28,6 +28,11 @@ class Commit:
 
     A batch of changes has the columns "__slot" (int64, each slot at most once), "__alive" (bool),
     then the table's own; where alive is false the row is gone and its columns mean nothing.
+
+    For weak recovery `input` takes the place of `changes`: the events of the batch, which the code
+    of the given fingerprint runs again; `slots` then says per table one more than the highest slot
+    used, which the changes would have told. What the code needs beside the events, such as the
+    name of the transaction, goes into the metadata of the batch's schema.
     """
 
     epoch: int
@@ -36,6 +41,9 @@ class Commit:
     changes: Mapping[str, pa.RecordBatch] = field(default_factory=dict)
     results: pa.RecordBatch | None = None
     inlets: Mapping[str, Inlet] = field(default_factory=dict)
+    input: pa.RecordBatch | None = None
+    fingerprint: str | None = None
+    slots: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -44,6 +52,10 @@ class Recovered:
 
     `images` hold "__slot" and the table's columns, live rows only, slot-ascending; a table that
     was never written is absent. `slots` says per table one more than the highest slot ever used.
+
+    When some epochs were logged as input, `pending` holds the commits from the first of them on, in
+    order, and everything else is the state before them, at `image_epoch`: the engine runs inputs
+    again and applies changes by slot, and is then at `epoch`.
     """
 
     epoch: int
@@ -52,6 +64,11 @@ class Recovered:
     sources: Mapping[str, tuple[int, int]]
     inlets: Mapping[str, Inlet]
     slots: Mapping[str, int]
+    pending: tuple[Commit, ...] = ()
+
+    @property
+    def image_epoch(self) -> int:
+        return self.epoch - len(self.pending)
 
 
 @dataclass(frozen=True)

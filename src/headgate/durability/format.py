@@ -3,13 +3,18 @@
     STORE/
       manifest.json                   declarations (JSON, with a checksum)
       head                            the newest published epoch: two slots, written in turn
+      floor                           the oldest epoch that can be read; absent: 0, all of them
       lock                            the writer's lock, holding its process number
       log/00000000000000000001.log    segments, named by the first epoch in them
       snapshots/00000000000000000042.snapshot    all tables at one epoch
+      snapshots/00000000000000000017.blocks      once a snapshot, kept for the blocks that newer
+                                      ones refer to
+      readers/00000000000000000042.PID.TOKEN.lease   locked by a reader while it needs what comes
+                                      after the epoch; the lock ends with its process
       *.new                           unfinished; removed when the store is next opened
 
-Records. Segment header, frame header, head slot, snapshot header and snapshot trailer are records
-of 64 bytes. Each begins with 4 bytes magic, u16 version, u16 kind and ends with u64 checksum; these
+Records. Segment header, frame header, head slot, floor, snapshot header and snapshot trailer are
+records of 64 bytes. Each begins with 4 bytes magic, u16 version, u16 kind and ends with u64 checksum; these
 places stay the same in every later version, so that an older Headgate can refuse a newer store by
 name. The checksum is xxh3_64 over the record's first 56 bytes (seed 0); a frame's also covers its
 payload.
@@ -38,23 +43,37 @@ Payload: parts, each of
                      into several parts
     kind 3  results  as above; name empty
     kind 4  held     as above; name = inlet; at least one part (perhaps of no rows) when held
+    kind 5  input    as above; name empty: the events of the batch, to be run again by the code
     meta    {"source": [query id, batch id] or null, "rows": {table: changed rows}, "results": rows
             or null, "slots": {table: one more than the highest slot ever used}, "inlets": {name:
-            {"watermark_us": n or null, "arrivals": n, "held": true or false}}}
+            {"watermark_us": n or null, "arrivals": n, "held": true or false}}}; a frame with input
+            has also "input": rows and "fingerprint": the code's, or null
 
 Head: two slots of 64 bytes at offsets 0 and 512. The valid slot with the higher sequence counts.
     slot    magic "HGhd", version, kind 1, u64 sequence, u64 epoch, u64 segment (first epoch), u64
-            offset (end of the epoch's frame), u64 frame checksum, 8 zero bytes, u64 checksum
+            offset (end of the epoch's frame), u64 frame checksum, u64 synced (the newest epoch
+            known to be synced: below `epoch` only with durability "none"), u64 checksum
 
-Snapshot: header, blocks, footer, trailer.
+Floor: one record, replaced whole before the first file that is below it is removed.
+    record  magic "HGfl", version, kind 1, u64 epoch (of the oldest snapshot that counts: this epoch
+            and all after it can be read), 40 zero bytes, u64 checksum
+
+Snapshot: header, blocks, footer, trailer. A snapshot is incremental: a block whose slots did not
+change since an older snapshot is not written again but referred to in the file that holds it, which
+stays (as .blocks, when its own epoch is given up) for as long as anyone refers to it. References
+name the file itself, never another reference, so a snapshot needs no chain of older ones to be
+whole.
     header  magic "HGsn", version, kind 1, u64 epoch, i64 time in us, u64 segment, u64 offset, u64
             frame checksum (the place in the log where replay goes on), 8 zero bytes, u64 checksum
     block   an Arrow IPC stream of one record batch, with zeros up to a multiple of 64
     footer  JSON with spaces up to a multiple of 64: {"tables": {name: {"slots": n, "blocks":
-            [block...]}}, "sources": {query id: [batch id, epoch]}, "inlets": {name:
-            {"watermark_us", "arrivals", "held": [block...] or null}}}; a block is [offset, length
-            with zeros, rows, lowest slot, highest slot, checksum]; its checksum is xxh3_64 over its
-            bytes and zeros with the header's checksum as seed
+            [block...]}}, "sources": {query id: [batch id, epoch]}, "recorded": {query id:
+            [block...]}, "inlets": {name: {"watermark_us", "arrivals", "held": [block...] or
+            null}}}; "recorded" holds the results of each source's last epoch, so that a replayed
+            batch finds them when the log has been trimmed; a block is [offset, length with zeros,
+            rows, lowest slot, highest slot, checksum], its checksum is xxh3_64 over its bytes and
+            zeros with the header's checksum as seed; a block in another file has also [..., epoch
+            in that file's name, seed, that is the checksum of that file's header]
     trailer magic "HGst", version, kind 1, u64 footer offset, u64 footer length, u64 footer checksum
             (xxh3_64, seed as for blocks), 24 zero bytes, u64 checksum; the file ends here
 
@@ -80,12 +99,14 @@ KIND = 1
 SEGMENT_MAGIC = b"HGsg"
 FRAME_MAGIC = b"HGfr"
 HEAD_MAGIC = b"HGhd"
+FLOOR_MAGIC = b"HGfl"
 SNAPSHOT_MAGIC = b"HGsn"
 TRAILER_MAGIC = b"HGst"
 
 SEGMENT_HEADER = struct.Struct("<4sHHQQq24xQ")
 FRAME_HEADER = struct.Struct("<4sHHQqQQQQQ")
-HEAD_SLOT = struct.Struct("<4sHHQQQQQ8xQ")
+HEAD_SLOT = struct.Struct("<4sHHQQQQQQQ")
+FLOOR_RECORD = struct.Struct("<4sHHQ40xQ")
 SNAPSHOT_HEADER = struct.Struct("<4sHHQqQQQ8xQ")
 SNAPSHOT_TRAILER = struct.Struct("<4sHHQQQ24xQ")
 PART_HEADER = struct.Struct("<HHIQ")
@@ -97,17 +118,22 @@ PART_META = 1
 PART_CHANGES = 2
 PART_RESULTS = 3
 PART_HELD = 4
+PART_INPUT = 5
 
 HEAD_SLOT_OFFSETS = (0, 512)
 HEAD_BYTES = 576
 
 MANIFEST_NAME = "manifest.json"
 HEAD_NAME = "head"
+FLOOR_NAME = "floor"
 LOCK_NAME = "lock"
 LOG_FOLDER = "log"
 SNAPSHOT_FOLDER = "snapshots"
+LEASE_FOLDER = "readers"
 SEGMENT_SUFFIX = ".log"
 SNAPSHOT_SUFFIX = ".snapshot"
+BLOCKS_SUFFIX = ".blocks"
+LEASE_SUFFIX = ".lease"
 UNFINISHED_SUFFIX = ".new"
 
 checksum_of = xxhash.xxh3_64_intdigest
@@ -155,6 +181,11 @@ def segment_name(first_epoch: int) -> str:
 def snapshot_name(epoch: int) -> str:
     """The file name of the snapshot at the epoch."""
     return f"{epoch:020d}{SNAPSHOT_SUFFIX}"
+
+
+def blocks_name(epoch: int) -> str:
+    """The file name of what was once the snapshot at the epoch and now only holds blocks."""
+    return f"{epoch:020d}{BLOCKS_SUFFIX}"
 
 
 def numbers_of(names: list[str], suffix: str) -> list[int]:

@@ -237,6 +237,8 @@ def commit_room(commit: Commit) -> int:
     parts = list(commit.changes.items())
     if commit.results is not None:
         parts.append(("", commit.results))
+    if commit.input is not None:
+        parts.append(("", commit.input))
     for name, inlet in commit.inlets.items():
         parts.extend((name, batch) for batch in batches_of(inlet.held))
     rooms = (part_room(name, batch_room(batch)) for name, batch in parts)
@@ -271,6 +273,8 @@ def _write_parts(
         writer.add_batch(layout.PART_CHANGES, table, batch)
     if commit.results is not None:
         writer.add_batch(layout.PART_RESULTS, "", commit.results)
+    if commit.input is not None:
+        writer.add_batch(layout.PART_INPUT, "", commit.input)
     for name, inlet in commit.inlets.items():
         for batch in batches_of(inlet.held):
             writer.add_batch(layout.PART_HELD, name, batch)
@@ -279,13 +283,16 @@ def _write_parts(
 
 def encode_meta(commit: Commit, slots: Mapping[str, int]) -> bytes:
     """The JSON that describes a commit."""
-    meta = {
+    meta: dict[str, Any] = {
         "source": commit.source,
         "rows": {table: batch.num_rows for table, batch in commit.changes.items()},
         "results": None if commit.results is None else commit.results.num_rows,
         "slots": slots,
         "inlets": {name: inlet_meta(inlet) for name, inlet in commit.inlets.items()},
     }
+    if commit.input is not None:
+        meta["input"] = commit.input.num_rows
+        meta["fingerprint"] = commit.fingerprint
     return json.dumps(meta, separators=(",", ":")).encode()
 
 
@@ -347,7 +354,32 @@ def meta_of(payload: pa.Buffer) -> dict[str, Any]:
 
 def results_of(payload: pa.Buffer) -> pa.RecordBatch | None:
     """The results in a payload as one batch."""
-    batches = [part.batch() for part in parts_of(payload) if part.kind == layout.PART_RESULTS]
+    return _batch_of(payload, layout.PART_RESULTS, "")
+
+
+def commit_of(header: layout.FrameHeader, payload: pa.Buffer) -> Commit:
+    """A whole commit out of its frame."""
+    meta = meta_of(payload)
+    source = meta["source"]
+    tables = {part.name for part in parts_of(payload) if part.kind == layout.PART_CHANGES}
+    changes = {name: _batch_of(payload, layout.PART_CHANGES, name) for name in sorted(tables)}
+    return Commit(
+        epoch=header.epoch,
+        time_us=header.time_us,
+        source=None if source is None else (source[0], source[1]),
+        changes={name: batch for name, batch in changes.items() if batch is not None},
+        results=results_of(payload),
+        inlets=inlets_of(payload, meta),
+        input=_batch_of(payload, layout.PART_INPUT, ""),
+        fingerprint=meta.get("fingerprint"),
+        slots=meta["slots"],
+    )
+
+
+def _batch_of(payload: pa.Buffer, kind: int, name: str) -> pa.RecordBatch | None:
+    """The parts of a kind and name as one batch."""
+    parts = (part for part in parts_of(payload) if part.kind == kind and part.name == name)
+    batches = [part.batch() for part in parts]
     if len(batches) <= 1:
         return batches[0] if batches else None
     return pa.concat_batches(batches)

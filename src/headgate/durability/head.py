@@ -1,13 +1,15 @@
 """The head: the small file that tells every process which epoch is durable.
 
 Invariant: the head is written after the sync of what it names, so it may lag behind the log but
-never runs ahead of it. It is not synced itself at every commit: after a loss of power the writer
+never runs ahead of it; only with durability "none" does it name an epoch that is merely written,
+and then it says which one is synced. It is not synced itself at every commit: after a loss of power the writer
 that reopens the store finds the true end of the log and publishes it again.
 """
 
 from __future__ import annotations
 
 import os
+from typing import NamedTuple
 
 from headgate.durability import format as layout
 from headgate.durability.format import Position
@@ -15,8 +17,16 @@ from headgate.errors import DamageError
 from headgate.io import Disk, File, read_file
 
 
-def read_head(disk: Disk, path: str) -> tuple[int, Position] | None:
-    """The newest valid slot's sequence and position; None when there is none."""
+class Published(NamedTuple):
+    """One slot of the head: what readers see, and how much of it a loss of power would leave."""
+
+    sequence: int
+    position: Position
+    synced: int
+
+
+def read_head(disk: Disk, path: str) -> Published | None:
+    """The newest valid slot; None when there is none."""
     try:
         content = read_file(disk, path)
     except FileNotFoundError:
@@ -25,19 +35,19 @@ def read_head(disk: Disk, path: str) -> tuple[int, Position] | None:
     return max((slot for slot in slots if slot is not None), key=_sequence, default=None)
 
 
-def _sequence(slot: tuple[int, Position]) -> int:
-    return slot[0]
+def _sequence(slot: Published) -> int:
+    return slot.sequence
 
 
-def _read_slot(content: bytes, offset: int, path: str) -> tuple[int, Position] | None:
+def _read_slot(content: bytes, offset: int, path: str) -> Published | None:
     record = content[offset : offset + layout.RECORD_BYTES]
     where = f"{path} at offset {offset}"
     try:
         fields = layout.unseal(layout.HEAD_SLOT, layout.HEAD_MAGIC, record, where)
     except DamageError:
         return None
-    sequence, epoch, segment, place, checksum, _ = fields
-    return sequence, Position(epoch, segment, place, checksum)
+    sequence, epoch, segment, place, checksum, synced, _ = fields
+    return Published(sequence, Position(epoch, segment, place, checksum), synced)
 
 
 class Head:
@@ -52,16 +62,17 @@ class Head:
         """Open the head, or make one that publishes epoch 0."""
         newest = read_head(disk, path)
         if newest is not None:
-            return cls(disk.open(path, "write"), newest[0])
+            return cls(disk.open(path, "write"), newest.sequence)
         head = cls(disk.open(path, "create"), 0)
         head._file.write(0, bytes(layout.HEAD_BYTES))
         return head
 
-    def publish(self, position: Position) -> None:
-        """Show readers an epoch; call it only when that epoch is synced."""
+    def publish(self, position: Position, synced: int | None = None) -> None:
+        """Show readers an epoch; it is synced, unless `synced` names an older one that is."""
         self._sequence += 1
         place = (position.epoch, position.segment, position.offset, position.checksum or 0)
-        record = layout.seal(layout.HEAD_SLOT, layout.HEAD_MAGIC, self._sequence, *place)
+        fields = (self._sequence, *place, position.epoch if synced is None else synced)
+        record = layout.seal(layout.HEAD_SLOT, layout.HEAD_MAGIC, *fields)
         self._file.write(layout.HEAD_SLOT_OFFSETS[self._sequence % 2], record)
 
     def sync(self) -> None:

@@ -11,9 +11,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headgate.durability import format as layout
-from headgate.durability.commit import Inlet, Mark, Recovered
+from headgate.durability.commit import Commit, Inlet, Mark, Recovered
 from headgate.durability.format import Position
-from headgate.durability.frame import inlets_of, meta_of, parts_of
+from headgate.durability.frame import commit_of, inlets_of, meta_of, parts_of
+from headgate.durability.head import Published
 from headgate.durability.replay import Replay
 from headgate.durability.scan import Frame, LogReader, Tail, Torn, read_buffer
 from headgate.durability.snapshot import Snapshot, snapshot_epochs
@@ -33,6 +34,8 @@ class Rebuilt:
         self.inlets: dict[str, Inlet] = {}
         self.slots: dict[str, int] = {}
         self.replays: dict[str, Replay] = {}
+        self.pending: list[Commit] = []
+        self._before_input: Mark | None = None
         self.bytes = 0
 
     @classmethod
@@ -53,10 +56,16 @@ class Rebuilt:
     def apply(self, frame: Frame) -> None:
         """Go one epoch on."""
         meta = meta_of(frame.payload)
+        if "input" in meta and self._before_input is None:
+            self._before_input = self.mark()
         self.slots.update(meta["slots"])
-        for part in parts_of(frame.payload):
-            if part.kind == layout.PART_CHANGES:
-                self._replay(part.name).apply(part.batch())
+        if self._before_input is None:
+            for part in parts_of(frame.payload):
+                if part.kind == layout.PART_CHANGES:
+                    self._replay(part.name).apply(part.batch())
+        else:
+            # What follows an input is for the engine: only it can say what the input did.
+            self.pending.append(commit_of(frame.header, frame.payload))
         if meta["source"] is not None:
             query, batch = meta["source"]
             self.sources[query] = (batch, frame.header.epoch)
@@ -78,45 +87,56 @@ class Rebuilt:
     def recovered(self) -> Recovered:
         """The state as the engine gets it."""
         images = {table: replay.image() for table, replay in self.replays.items()}
+        mark = self._before_input or self.mark()
         return Recovered(
             epoch=self.position.epoch,
-            time_us=self.time_us,
+            time_us=mark.time_us,
             images={table: image for table, image in images.items() if image.num_columns > 1},
-            sources=dict(self.sources),
-            inlets=dict(self.inlets),
-            slots=dict(self.slots),
+            sources=mark.sources,
+            inlets=mark.inlets,
+            slots=mark.slots,
+            pending=tuple(self.pending),
         )
 
     def mark(self) -> Mark:
         """The state without its rows."""
-        return Mark(self.position, self.time_us, self.sources, self.inlets, self.slots)
+        state = (dict(self.sources), dict(self.inlets), dict(self.slots))
+        return Mark(self.position, self.time_us, *state)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What recovery found: the state, the bytes it replayed or cut, the snapshots it refused."""
+    """What recovery found: the state, the bytes it replayed or cut, the snapshots it refused.
+
+    `lost_epochs` counts what was published with durability "none" and did not survive.
+    """
 
     recovered: Recovered
     mark: Mark
     replayed_bytes: int
     torn: Torn | None
     damaged_snapshots: tuple[str, ...]
+    lost_epochs: int
 
 
-def recover_store(disk: Disk, path: str, published: Position | None) -> Outcome:
+def recover_store(disk: Disk, path: str, published: Published | None) -> Outcome:
     """Rebuild the state of a store and leave its log whole, synced and ready to go on."""
     folder = os.path.join(path, layout.LOG_FOLDER)
     state, damaged = _newest_snapshot(disk, os.path.join(path, layout.SNAPSHOT_FOLDER))
     durable = state.position
-    if published is not None and published.epoch > durable.epoch:
-        state.apply_all(LogReader(disk, folder).frames(durable, published.epoch))
-        _check_published(folder, state.position, published)
+    if published is not None and published.synced > durable.epoch:
+        _check_reachable(disk, folder, durable, damaged)
+        state.apply_all(LogReader(disk, folder).frames(durable, published.synced))
+        _check_published(folder, state.position, published.position)
         durable = state.position
     tail = Tail(disk, folder, durable)
     state.apply_all(tail.frames())
     state.position = tail.position
     _settle(disk, folder, durable, tail)
-    return Outcome(state.recovered(), state.mark(), state.bytes, tail.torn, tuple(damaged))
+    shown = state.position.epoch if published is None else published.position.epoch
+    lost = max(0, shown - state.position.epoch)
+    recovered, mark = state.recovered(), state.mark()
+    return Outcome(recovered, mark, state.bytes, tail.torn, tuple(damaged), lost)
 
 
 def _newest_snapshot(disk: Disk, folder: str) -> tuple[Rebuilt, list[str]]:
@@ -134,9 +154,22 @@ def _newest_snapshot(disk: Disk, folder: str) -> tuple[Rebuilt, list[str]]:
     return Rebuilt(), damaged
 
 
+def _check_reachable(disk: Disk, folder: str, start: Position, damaged: list[str]) -> None:
+    """Without any whole snapshot the log must go back to its beginning."""
+    segments = LogReader(disk, folder).segments()
+    if start == layout.BEGINNING and segments and segments[0] > 1:
+        path = os.path.join(folder, layout.segment_name(segments[0]))
+        what = (
+            f"the log begins with epoch {segments[0]} and no whole snapshot leads there"
+            f" ({'; '.join(damaged) or 'there is none'})"
+        )
+        raise layout.damage(path, 0, what)
+
+
 def _check_published(folder: str, found: Position, published: Position) -> None:
     """The frame that was published must be the one in the log."""
-    if found.segment == published.segment and found != published:
+    here = found.segment == published.segment and found.epoch == published.epoch
+    if here and found != published:
         path = os.path.join(folder, layout.segment_name(found.segment))
         what = f"epoch {found.epoch} is not the frame that was published"
         raise layout.damage(path, found.offset, what)

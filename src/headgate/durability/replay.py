@@ -1,8 +1,8 @@
 """Replay: a table's image from a snapshot and the changes after it, by slot.
 
 Invariant: `_where[slot]` is the number of the row, counted over all batches in the order they came,
-that holds the slot's newest version, or -1. So a frame costs one scatter and the image one take;
-nothing is done row by row.
+that holds the slot's newest version, -1 for none, or -2 for a row that is gone. So a frame costs
+one scatter and the image one take; nothing is done row by row.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ Int64s = npt.NDArray[np.int64]
 # Old versions are dropped when all together take more than this and most of them are old.
 _FOLD_BYTES_MIN = 128 << 20
 _FIRST_SLOTS = 1024
+_NONE = -1
+_GONE = -2
 
 
 class Replay:
@@ -34,7 +36,7 @@ class Replay:
         self._low = 0 if slot_range is None else slot_range[0]
         self._high = None if slot_range is None else slot_range[1]
         self._columns = columns
-        self._where: Int64s = np.full(_FIRST_SLOTS, -1, np.int64)
+        self._where: Int64s = np.full(_FIRST_SLOTS, _NONE, np.int64)
         self._batches: list[pa.RecordBatch] = []
         self._rows = 0
         self._old_rows = 0
@@ -49,7 +51,7 @@ class Replay:
         """Take in one epoch's changes: "__slot", "__alive" and columns."""
         rows = np.arange(self._rows, self._rows + batch.num_rows, dtype=np.int64)
         alive = batch.column(ALIVE).to_numpy(zero_copy_only=False)
-        rows[~alive] = -1
+        rows[~alive] = _GONE
         self._scatter(batch, rows)
         if self._retained_bytes > _FOLD_BYTES_MIN and self._old_rows > self._rows // 2:
             self._fold()
@@ -82,9 +84,13 @@ class Replay:
         count = (slots if self._high is None else min(slots, self._high)) - self._low
         if count > len(self._where):
             size = count if len(self._where) == _FIRST_SLOTS else max(count, 2 * len(self._where))
-            grown = np.full(size, -1, np.int64)
+            grown = np.full(size, _NONE, np.int64)
             grown[: len(self._where)] = self._where
             self._where = grown
+
+    def gone(self) -> Int64s:
+        """The slots whose rows were removed by what was applied, ascending."""
+        return np.flatnonzero(self._where == _GONE) + self._low
 
     def image(self) -> pa.Table:
         """The live rows, slot-ascending: "__slot" and columns. The replay ends with it."""
@@ -99,7 +105,7 @@ class Replay:
 
     def _newest(self, rows: Int64s) -> pa.Table:
         """The rows of these numbers, in this order."""
-        whole = _concatenated(self._batches)
+        whole = concatenated(self._batches)
         if _counts_up(rows, self._rows):
             return whole
         numbers = pa.array(rows)
@@ -122,7 +128,7 @@ def _counts_up(rows: Int64s, count: int) -> bool:
     return len(rows) == count and (count == 0 or bool((rows[1:] > rows[:-1]).all()))
 
 
-def _concatenated(batches: list[pa.RecordBatch]) -> pa.Table:
+def concatenated(batches: list[pa.RecordBatch]) -> pa.Table:
     """The batches as one table; columns that came later are null in the rows before."""
     if not batches:
         return pa.table({})

@@ -298,7 +298,7 @@ class Tail:
             for segment in layout.numbers_of(names, layout.SEGMENT_SUFFIX)
             if segment > cursor.position.segment
         ]
-        missing = cursor.position != layout.BEGINNING and not self._disk.exists(cursor.path())
+        missing = cursor.position.offset > 0 and not self._disk.exists(cursor.path())
         if beyond or missing:
             what = f"the log ends at epoch {cursor.position.epoch}, but segments are missing or cut"
             raise layout.damage(cursor.path(), cursor.position.offset, what)

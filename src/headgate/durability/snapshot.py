@@ -1,7 +1,7 @@
-"""Snapshots: all tables at one epoch in one file, so that recovery need not read the whole log.
+"""Snapshots: all tables at one epoch, so that recovery need not read the whole log.
 
-Invariant: a file with a snapshot's name is whole and was synced before it got the name; its blocks
-are verified one by one when they are read.
+Invariant: a file with a snapshot's name is whole and was synced before it got the name; so are the
+files in which it refers to blocks. Blocks are verified one by one when they are read.
 """
 
 from __future__ import annotations
@@ -24,9 +24,12 @@ from headgate.io import Disk, File
 
 # The disk is asked to take what was written so far every so often: one sync of everything at the
 # end would hold up the log's own syncs for as long.
-_SYNC_BYTES = 32 << 20
+_SYNC_BYTES = 16 << 20
 
+# [offset, length, rows, lowest slot, highest slot, checksum], and when it is in the file of another
+# snapshot [..., epoch of that one, seed]: then it is a reference.
 Block = list[int]
+_OWN_FIELDS = 6
 
 
 class _SnapshotWriter:
@@ -44,9 +47,15 @@ class _SnapshotWriter:
         self._offset = len(record)
         self._synced = 0
 
-    def blocks(self, batches: Iterable[pa.RecordBatch]) -> list[Block]:
-        """Write batches and return what the footer says of them."""
-        return [self._block(piece) for batch in batches for piece in pieces_of(batch)]
+    def blocks(self, items: Iterable[pa.RecordBatch | Block]) -> list[Block]:
+        """Write batches, take references as they are, and return what the footer says of them."""
+        found: list[Block] = []
+        for item in items:
+            if isinstance(item, list):
+                found.append(item)
+            else:
+                found.extend(self._block(piece) for piece in pieces_of(item))
+        return found
 
     def _block(self, batch: pa.RecordBatch) -> Block:
         content = self._memory.encode(batch)
@@ -81,14 +90,21 @@ def _slot_bounds(batch: pa.RecordBatch) -> tuple[int, int]:
 
 
 def write_snapshot(
-    disk: Disk, folder: str, mark: Mark, images: Mapping[str, Iterable[pa.RecordBatch]]
+    disk: Disk,
+    folder: str,
+    mark: Mark,
+    images: Mapping[str, Iterable[pa.RecordBatch | Block]],
+    recorded: Mapping[str, Iterable[pa.RecordBatch | Block]],
 ) -> None:
-    """Write the tables and the mark of one durable epoch as a new snapshot, durably."""
+    """Write the tables and the mark of one durable epoch as a new snapshot, durably.
+
+    An item is a batch to write or a reference to a block of an older snapshot.
+    """
     path = os.path.join(folder, layout.snapshot_name(mark.epoch))
     unfinished = path + layout.UNFINISHED_SUFFIX
     file = disk.open(unfinished, "create")
     try:
-        _write_content(_SnapshotWriter(file, mark), mark, images)
+        _write_content(_SnapshotWriter(file, mark), mark, images, recorded)
     finally:
         file.close()
     disk.rename(unfinished, path)
@@ -96,14 +112,22 @@ def write_snapshot(
 
 
 def _write_content(
-    writer: _SnapshotWriter, mark: Mark, images: Mapping[str, Iterable[pa.RecordBatch]]
+    writer: _SnapshotWriter,
+    mark: Mark,
+    images: Mapping[str, Iterable[pa.RecordBatch | Block]],
+    recorded: Mapping[str, Iterable[pa.RecordBatch | Block]],
 ) -> None:
     tables = {
-        name: {"slots": mark.slots.get(name, 0), "blocks": writer.blocks(batches)}
-        for name, batches in images.items()
+        name: {"slots": mark.slots.get(name, 0), "blocks": writer.blocks(items)}
+        for name, items in images.items()
     }
-    inlets = {name: _write_inlet(writer, inlet) for name, inlet in mark.inlets.items()}
-    writer.finish({"tables": tables, "sources": dict(mark.sources), "inlets": inlets})
+    footer = {
+        "tables": tables,
+        "sources": dict(mark.sources),
+        "recorded": {query: writer.blocks(items) for query, items in recorded.items()},
+        "inlets": {name: _write_inlet(writer, inlet) for name, inlet in mark.inlets.items()},
+    }
+    writer.finish(footer)
 
 
 def _write_inlet(writer: _SnapshotWriter, inlet: Inlet) -> dict[str, Any]:
@@ -119,8 +143,10 @@ def snapshot_epochs(disk: Disk, folder: str) -> list[int]:
 class Snapshot:
     """One snapshot open for reading."""
 
-    def __init__(self, file: File, epoch: int) -> None:
+    def __init__(self, disk: Disk, file: File, epoch: int) -> None:
+        self._disk = disk
         self._file = file
+        self._others: dict[int, File] = {}
         self.epoch = epoch
         fields = self._record(layout.SNAPSHOT_HEADER, layout.SNAPSHOT_MAGIC, 0)
         found, self.time_us, segment, offset, checksum, self._seed = fields
@@ -134,13 +160,14 @@ class Snapshot:
         """Open the snapshot of an epoch; DamageError when it is not whole."""
         file = disk.open(os.path.join(folder, layout.snapshot_name(epoch)), "read")
         try:
-            return cls(file, epoch)
+            return cls(disk, file, epoch)
         except BaseException:
             file.close()
             raise
 
     def close(self) -> None:
-        self._file.close()
+        for file in (self._file, *self._others.values()):
+            file.close()
 
     def _record(self, form: Any, magic: bytes, offset: int) -> tuple[int, ...]:
         record = read_buffer(self._file, offset, layout.RECORD_BYTES).to_pybytes()
@@ -159,11 +186,7 @@ class Snapshot:
         return footer
 
     def _read(self, offset: int, length: int, checksum: int) -> pa.Buffer:
-        content = read_buffer(self._file, offset, length)
-        if content.size != length or layout.checksum_of(content, self._seed) != checksum:
-            what = f"{length} bytes do not match their checksum"
-            raise layout.damage(self._file.path, offset, what)
-        return content
+        return _read_checked(self._file, offset, length, checksum, self._seed)
 
     def tables(self) -> list[str]:
         """The names of the tables in the snapshot."""
@@ -181,11 +204,67 @@ class Snapshot:
         blocks = entry["blocks"] if entry else []
         wanted = [block for block in blocks if slot_range is None or _touches(block, slot_range)]
         for block in wanted or blocks[:1]:
-            yield self._batch(block)
+            yield self.batch(block)
 
-    def _batch(self, block: Block) -> pa.RecordBatch:
-        offset, length, _, _, _, checksum = block
-        return pa.ipc.open_stream(self._read(offset, length, checksum)).read_next_batch()
+    def blocks(self, table: str) -> list[Block]:
+        """The blocks of a table as references, for a newer snapshot."""
+        entry = self._footer["tables"].get(table)
+        return [self._reference(block) for block in entry["blocks"]] if entry else []
+
+    def _reference(self, block: Block) -> Block:
+        return block if len(block) > _OWN_FIELDS else [*block, self.epoch, self._seed]
+
+    def references(self) -> dict[int, int]:
+        """The other files that hold blocks of this snapshot: their epochs, and how many bytes."""
+        found: dict[int, int] = {}
+        for block in self._all_blocks():
+            if len(block) > _OWN_FIELDS:
+                found[block[6]] = found.get(block[6], 0) + block[1]
+        return found
+
+    def _all_blocks(self) -> Iterator[Block]:
+        for table in self._footer["tables"].values():
+            yield from table["blocks"]
+        for recorded in self._footer.get("recorded", {}).values():
+            yield from recorded
+        for inlet in self._footer["inlets"].values():
+            yield from inlet["held"] or []
+
+    def holder_bytes(self, epoch: int) -> int:
+        """The size of a file that holds blocks of this snapshot."""
+        return (self._file if epoch == self.epoch else self._holder(epoch)).size()
+
+    def batch(self, block: Block) -> pa.RecordBatch:
+        """The rows of a block, here or where it refers to."""
+        file, seed = self._file, self._seed
+        if len(block) > _OWN_FIELDS and block[6] != self.epoch:
+            file, seed = self._holder(block[6]), block[7]
+        content = _read_checked(file, block[0], block[1], block[5], seed)
+        return pa.ipc.open_stream(content).read_next_batch()
+
+    def _holder(self, epoch: int) -> File:
+        """The file of another snapshot, which may have been given up but for its blocks."""
+        if epoch not in self._others:
+            folder = os.path.dirname(self._file.path)
+            try:
+                self._others[epoch] = open_holder(self._disk, folder, epoch)
+            except FileNotFoundError as error:
+                what = f"it refers to blocks of epoch {epoch}, whose file is missing"
+                raise layout.damage(self._file.path, 0, what) from error
+        return self._others[epoch]
+
+    def recorded(self, query: str) -> list[Block] | None:
+        """The results of a source's last epoch as references; None when it has none here."""
+        blocks = self._footer.get("recorded", {}).get(query)
+        return None if blocks is None else [self._reference(block) for block in blocks]
+
+    def recorded_at(self, epoch: int) -> pa.RecordBatch | None:
+        """The results of an epoch that was the last of some source, if it is here."""
+        for query, (_, last) in self._footer["sources"].items():
+            blocks = self.recorded(query) if last == epoch else None
+            if blocks:
+                return pa.concat_batches([self.batch(block) for block in blocks])
+        return None
 
     def mark(self) -> Mark:
         """What the store remembered at the snapshot's epoch."""
@@ -196,15 +275,32 @@ class Snapshot:
     def _inlet(self, entry: Mapping[str, Any]) -> Inlet:
         held = None
         if entry["held"] is not None:
-            held = pa.Table.from_batches([self._batch(block) for block in entry["held"]])
+            held = pa.Table.from_batches([self.batch(block) for block in entry["held"]])
         return Inlet(entry["watermark_us"], held, entry["arrivals"])
 
     def verify(self) -> None:
         """Read every block; DamageError at the first that does not match."""
-        for table in self.tables():
-            for _ in self.batches(table):
-                pass
+        for block in self._all_blocks():
+            self.batch(block)
         self.mark()
+
+
+def open_holder(disk: Disk, folder: str, epoch: int) -> File:
+    """Open a file of blocks, whether it is still a snapshot or was given up by now.
+
+    The names are tried in the order in which the file has them, so none is missed in between.
+    """
+    try:
+        return disk.open(os.path.join(folder, layout.snapshot_name(epoch)), "read")
+    except FileNotFoundError:
+        return disk.open(os.path.join(folder, layout.blocks_name(epoch)), "read")
+
+
+def _read_checked(file: File, offset: int, length: int, checksum: int, seed: int) -> pa.Buffer:
+    content = read_buffer(file, offset, length)
+    if content.size != length or layout.checksum_of(content, seed) != checksum:
+        raise layout.damage(file.path, offset, f"{length} bytes do not match their checksum")
+    return content
 
 
 def _touches(block: Block, slot_range: tuple[int, int]) -> bool:

@@ -7,7 +7,7 @@ aborted. An exception leaves the kernel at once; `restore` then undoes that one 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from numba.core import types
 from numba.core.errors import NumbaError
 
 from headgate.errors import DeclarationError
-from headgate.execution import cache
+from headgate.execution import atomics, cache
 from headgate.execution.actions import decimal
 from headgate.execution.compiler import (
     compile_along,
@@ -24,6 +24,7 @@ from headgate.execution.compiler import (
     references,
 )
 from headgate.execution.pointers import event_at, get_word, key_at, record_at, rows_at, set_word
+from headgate.execution.scheme_source import SCHEMES, SchemeWriter
 from headgate.execution.signature import (
     Signature,
     column_places,
@@ -47,12 +48,13 @@ class Kernel:
     reasons: tuple[str, ...]  # the fixed reasons; reason code -1 - i means reasons[i]
     tables: tuple[Table, ...]
     arguments: tuple[str, ...]  # the names of the arrays both take, see SourceWriter
+    schemes: Mapping[str, Any]  # the parallel kernels by name, and `resolve` and `collect`
 
 
 def build_kernel(signatures: Sequence[Signature]) -> Kernel:
     """Generate and compile (or load) the kernel of these transactions, numbered as given."""
     writer = SourceWriter(signatures)
-    source = writer.source()
+    source = writer.source() + "\n\n" + SchemeWriter(writer).source()
     functions = [signature.function for signature in signatures]
     declared = repr([(signature.event, signature.parameters) for signature in signatures])
     mark = cache.fingerprint(source, tuple(functions), declared)
@@ -60,12 +62,15 @@ def build_kernel(signatures: Sequence[Signature]) -> Kernel:
     module = cache.load_source(source, "kernel", mark, scope)
     arguments = tuple(writer.all_arguments())
     reasons = tuple(writer.reasons)
-    return Kernel(module["run"], module["restore"], reasons, writer.tables, arguments)
+    schemes = {name: module[name] for name in (*SCHEMES, "resolve", "collect")}
+    return Kernel(module["run"], module["restore"], reasons, writer.tables, arguments, schemes)
 
 
 def _scope(writer: SourceWriter) -> dict[str, Any]:
     """The objects the source refers to: user functions, checks and pointer intrinsics."""
     scope: dict[str, Any] = {"code_of": code_of, "get": get_word, "put": set_word, "mix": mix}
+    for name in ("add", "barrier", "give_way", "load", "store", "swap_if", "wait_for"):
+        scope[name] = getattr(atomics, name)
     done: dict[Any, Any] = {}
     for number, signature in enumerate(writer.signatures):
         scope[f"function_{number}"] = compile_along(signature.function, done)

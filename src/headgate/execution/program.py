@@ -6,6 +6,7 @@ and `changed` names every slot that differs from before the batch (or was writte
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,14 +18,19 @@ from headgate.errors import DeclarationError
 from headgate.execution.compiler import describe_error
 from headgate.execution.interpreter import Interpreter, error_reason
 from headgate.execution.kernel import Kernel, build_kernel, literal_texts
+from headgate.execution.scheme import SERIAL, Scheme, run_parallel
 from headgate.execution.signature import Signature, column_places
 from headgate.execution.source import is_found_late
+from headgate.io import RealClock
+from headgate.scheduling.decision import Decision
 from headgate.state.columns import StoredColumn
 from headgate.state.layout import Layout, record_layout
 from headgate.state.rows import Rows
 from headgate.state.strings import StringPool
 from headgate.state.table import Access
 
+COST_SAMPLE_MIN = 64  # a batch of fewer transactions says little about the cost of one
+DECISIONS_KEPT = 100
 COMMITTED, ABORTED, REJECTED, LATE = 0, 1, 2, 3
 OUTCOMES = ("committed", "aborted", "rejected", "late")
 
@@ -93,7 +99,11 @@ class Program:
         self._progress = np.zeros(1, np.int64)
         self._undo = np.empty(1024, np.int64)
         self._changed: dict[str, np.ndarray] = {}
+        self._clock = RealClock()
+        self.cost_ns: float | None = None  # of one transaction, measured on the last batches
+        self.decisions: deque[Decision] = deque(maxlen=DECISIONS_KEPT)
         self._counted = np.arange(1024)
+        self._numbers = np.full(1024, -1, np.int32)
         self._slots: dict[tuple[str, int], np.ndarray] = {}
 
     def _build(self) -> Kernel | None:
@@ -145,14 +155,30 @@ class Program:
     # --- execute ------------------------------------------------------------------------------
 
     def execute(
-        self, works: Sequence[Work], order: np.ndarray, route: np.ndarray, epoch: int
+        self,
+        works: Sequence[Work],
+        order: np.ndarray,
+        route: np.ndarray,
+        epoch: int,
+        scheme: Scheme = SERIAL,
     ) -> Execution:
         """Run the events in this order; `route` holds the number of each event's transaction."""
-        run = _Run(self, works, order, route, epoch)
-        run.all()
+        run = Run(self, works, order, route, epoch)
+        if scheme.name == SERIAL.name or not run_parallel(run, scheme):
+            began = self._clock.monotonic()
+            run.all()
+            self._learn(self._clock.monotonic() - began, len(order))
         changed = run.changed()
         run.release(changed)
         return Execution(run.outcome, run.reason, self.fixed_reasons, changed)
+
+    def _learn(self, seconds: float, transactions: int) -> None:
+        """Remember what a transaction costs one after another, the last batches counting most."""
+        if transactions < COST_SAMPLE_MIN:
+            return
+        cost_ns = seconds / transactions * 1e9
+        before = self.cost_ns if self.cost_ns is not None else cost_ns
+        self.cost_ns = 0.7 * before + 0.3 * cost_ns
 
     def counted(self, count: int) -> np.ndarray:
         """0, 1, ... count - 1, not to be changed."""
@@ -178,6 +204,12 @@ class Program:
             self._undo = np.empty(2 * words, np.int64)
         return self._undo
 
+    def scratch_numbers(self, rows: int) -> np.ndarray:
+        """-1 for each row of all tables; whoever changes it changes it back."""
+        if len(self._numbers) < rows:
+            self._numbers = np.full(2 * rows, -1, np.int32)
+        return self._numbers
+
     def scratch_changed(self, table: str, slots: int) -> np.ndarray:
         found = self._changed.get(table)
         if found is None or len(found) < slots:
@@ -185,7 +217,7 @@ class Program:
         return found
 
 
-class _Run:
+class Run:
     """One execution of a batch: the arrays the kernel shares with the interpreter."""
 
     def __init__(
@@ -205,10 +237,16 @@ class _Run:
         self.counts = np.zeros(2 * len(names) + 1, np.int64)
         for work in works:
             self._make_output(work)
-        self.arrays = self._arrays() if program.kernel is not None else []
-        self.arguments = [
-            array if isinstance(array, int) else address(array) for array in self.arrays
-        ]
+        self.arrays = self._arrays() if program.kernel is not None else {}
+        self.arguments = self.addresses(self.arrays)
+
+    def addresses(self, arrays: Mapping[str, Any]) -> list[int]:
+        """The arguments of the kernel, in its order."""
+        kernel = self.program.kernel
+        if kernel is None:
+            return []
+        found = (arrays[name] for name in kernel.arguments)
+        return [array if isinstance(array, int) else address(array) for array in found]
 
     def _make_output(self, work: Work) -> None:
         output = work.signature.output
@@ -217,7 +255,7 @@ class _Run:
             make = np.empty if work.signature.compiled else np.zeros  # the kernel clears as it goes
             work.out = make((len(self.order), work.out_layout.words), np.int64)
 
-    def _arrays(self) -> list[Any]:
+    def _arrays(self) -> dict[str, Any]:
         """The arrays of the kernel, by the names it was generated with."""
         arrays: dict[str, Any] = {"counts": self.counts, "undo": self._undo()}
         place = 0
@@ -237,11 +275,15 @@ class _Run:
             arrays[f"entries_{number}"] = rows.entries
             arrays[f"mask_{number}"] = len(rows.entries) - 1
             arrays[f"defaults_{number}"] = rows.defaults
-            arrays[f"changed_{number}"] = self.program.scratch_changed(name, self._touched(name))
-        kernel = self.program.kernel
-        return [arrays[name] for name in kernel.arguments] if kernel is not None else []
+            arrays[f"changed_{number}"] = self.program.scratch_changed(name, self.touched(name))
+            arrays[f"images_{number}"] = 0
+        return arrays
 
-    def _touched(self, table: str) -> int:
+    def operations_max(self) -> int:
+        """At most this many operations are in the batch."""
+        return sum(len(slots) for work in self.works for slots in work.slots) + 1
+
+    def touched(self, table: str) -> int:
         """At most this many rows of the table can change in the batch."""
         touches = sum(
             len(slots)

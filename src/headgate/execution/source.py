@@ -25,6 +25,7 @@ class SourceWriter:
     """Writes the source of a kernel; every argument name says what it holds.
 
     words_T, changed_T, defaults_T, entries_T, mask_T: of table T (the last two are its key index).
+    images_T: where to keep the changed rows as they were before the batch, 0 for nowhere.
     slots_N, offsets_N: of access N over all transactions. columns_K, out_K: of transaction K.
     """
 
@@ -59,7 +60,7 @@ class SourceWriter:
             names.append(f"slots_{place}")
             names += [f"offsets_{place}"] if access.form == "each" else []
         for table in self.signatures[number].tables:
-            parts = ("words", "changed", "defaults", "entries", "mask")
+            parts = ("words", "changed", "images", "defaults", "entries", "mask")
             names += [f"{what}_{self.number(table)}" for what in parts]
         names += [f"out_{number}"] if self.signatures[number].output is not None else []
         return [*names, "counts", "undo"]
@@ -216,7 +217,8 @@ class SourceWriter:
             checks.append(step)
             marks += [
                 f"{inside}if differs({where}, undo, u, {width}):",
-                f"{inside}    mark({where}, epoch, changed_{table}, counts, {table}, {width})",
+                f"{inside}    mark({where}, epoch, changed_{table}, images_{table}, "
+                f"counts, {table}, undo, u, {width})",
                 step,
             ]
         needed = any(access.table.check is not None for _, access in self.accesses(number))
@@ -250,10 +252,10 @@ class SourceWriter:
         lines += [f"    for block in range(begin, end, {BLOCK_EVENTS}):"]
         lines += [f"        stop = min(block + {BLOCK_EVENTS}, end)"]
         lines += ["        for i in range(block, stop):", "            e = order[i]"]
-        lines += self._branches("resolve_{0}(e, {1})", "            ")
+        lines += self.branches("resolve_{0}(e, {1})", "            ")
         lines += ["        for i in range(block, stop):", "            e = order[i]"]
         lines += ["            progress[0] = i"]
-        lines += self._branches("code = step_{0}(e, i, epoch, {1})", "            ")
+        lines += self.branches("code = step_{0}(e, i, epoch, {1})", "            ")
         lines += ["            outcome[i] = 0 if code == 0 else 1", "            reason[i] = code"]
         return "\n".join(lines)
 
@@ -261,10 +263,10 @@ class SourceWriter:
         lines = ["@njit(nogil=True, cache=True)"]
         lines += [f"def restore(i, order, route, {', '.join(self.all_arguments())}):"]
         lines += ["    e = order[i]"]
-        lines += self._branches("restore_{0}(e, {1})", "    ")
+        lines += self.branches("restore_{0}(e, {1})", "    ")
         return "\n".join(lines)
 
-    def _branches(self, template: str, indent: str) -> list[str]:
+    def branches(self, template: str, indent: str, route: str = "route[e]") -> list[str]:
         """The call for the event's transaction, chosen by its route where there are several."""
         lines = []
         last = len(self.signatures) - 1
@@ -272,7 +274,7 @@ class SourceWriter:
             call = template.format(number, ", ".join(self.arguments(number)))
             if last == 0:
                 return [f"{indent}{call}"]
-            test = f"if route[e] == {number}:" if number < last else "else:"
+            test = f"if {route} == {number}:" if number < last else "else:"
             lines += [f"{indent}{'el' if 0 < number < last else ''}{test}", f"{indent}    {call}"]
         return lines
 
@@ -340,7 +342,7 @@ def differs(words, slot, undo, u, width):
 
 
 @njit(nogil=True)
-def mark(words, slot, epoch, changed, counts, table, width):
+def mark(words, slot, epoch, changed, images, counts, table, undo, u, width):
     header = get(words, slot * width)
     if header & 1 == 0:
         put(counts, 2 * table + 1, 1)  # a row was deleted
@@ -348,5 +350,8 @@ def mark(words, slot, epoch, changed, counts, table, width):
         put(words, slot * width, (epoch << 8) | (header & 1))
         count = get(counts, 2 * table)
         put(changed, count, slot)
+        if images != 0:
+            for w in range(width):
+                put(images, count * width + w, get(undo, u + w))
         put(counts, 2 * table, count + 1)
 '''

@@ -106,7 +106,9 @@ class Rows:
 
     def release(self, changed: np.ndarray) -> None:
         """After a batch: rows that it deleted, or took a slot for and never created, go."""
-        for slots in (changed, *self.taken):
+        # In the order of their slots, so that slots are taken again in the same order whichever
+        # scheme ran the batch.
+        for slots in (np.sort(changed), *self.taken):
             if self.free_count + len(slots) > len(self.free):
                 self.free = np.resize(self.free, 2 * (self.free_count + len(slots)))
             self.free_count = index.release_dead(

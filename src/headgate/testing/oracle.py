@@ -113,13 +113,14 @@ class SerialOracle:
         late: str = "reject",
         name: str | None = None,
     ) -> list[dict[str, Any]]:
-        """Run what is held back, as if all time had passed."""
+        """Run what is held back, as if the time of the last of it had passed."""
         rules = make_rules(transaction, order_by, route_by, watermark, late, name)
         inlet = self.inlets.get(rules.name)
         if inlet is None or not inlet.held:
             return []
-        timely, inlet.held = inlet.held, []
-        return self._finish(rules, in_order(timely), [])
+        timely, inlet.held = in_order(inlet.held), []
+        inlet.watermark_us = timely[-1].time(rules.order_by)
+        return self._finish(rules, timely, [])
 
     def table(self, name: Table | str) -> list[dict[str, Any]]:
         """The rows of a table as dicts, sorted by their key."""

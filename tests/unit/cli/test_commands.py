@@ -39,7 +39,12 @@ def rows_of(text: str) -> list[list[str]]:
 def test_sql_shows_the_newest_epoch_as_a_table(runner: CliRunner, bank: Path) -> None:
     found = run(runner, "sql", bank, "select id, balance from accounts order by id limit 3")
     assert found.exit_code == 0
-    assert rows_of(found.stdout) == [["id", "balance"], ["0", "70.0"], ["1", "80.0"], ["2", "148.75"]]
+    assert rows_of(found.stdout) == [
+        ["id", "balance"],
+        ["0", "70.0"],
+        ["1", "80.0"],
+        ["2", "148.75"],
+    ]
 
 
 def test_sql_reads_an_older_epoch(runner: CliRunner, bank: Path) -> None:
@@ -70,7 +75,9 @@ def test_sql_writes_an_arrow_stream(runner: CliRunner, bank: Path) -> None:
 
 
 def test_sql_reads_an_unwritten_table_as_empty(runner: CliRunner, bank: Path) -> None:
-    found = run(runner, "sql", bank, "--format", "json", "select count(*) n, max(since) m from OWNERS")
+    found = run(
+        runner, "sql", bank, "--format", "json", "select count(*) n, max(since) m from OWNERS"
+    )
     assert json.loads(found.stdout) == [{"n": 0, "m": None}]
 
 

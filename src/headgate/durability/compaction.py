@@ -1,0 +1,210 @@
+"""Compaction: the next snapshot out of the last one and the log behind it, beside the stream.
+
+Invariant: what is written is the state at exactly one durable epoch, and it needs nothing from the
+writer but that epoch's mark: commits go on meanwhile. Blocks whose slots no frame changed are
+referred to, not copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headgate.durability import format as layout
+from headgate.durability.commit import SLOT, Mark
+from headgate.durability.frame import parts_of, results_of
+from headgate.durability.replay import Replay, concatenated
+from headgate.durability.scan import Frame, LogReader
+from headgate.durability.snapshot import Block, Snapshot
+from headgate.errors import InvariantError
+
+Int64s = npt.NDArray[np.int64]
+
+BLOCK_ROWS = 1 << 16
+# So many rows of neighbouring changed blocks are in memory together.
+_RUN_ROWS = 1 << 19
+# A file of which less than this share is still referred to is copied, so that it can go.
+_WORN_SHARE = 0.25
+
+
+class Changes:
+    """All that the frames after a snapshot did to one table."""
+
+    def __init__(self, replay: Replay) -> None:
+        self.gone = replay.gone()
+        self.image = replay.image()
+        self.slots: Int64s = self.image.column(SLOT).to_numpy()
+        self.touched = np.sort(np.concatenate([self.slots, self.gone]))
+
+    def between(self, low: int, high: int | None) -> pa.Table:
+        """The changed rows that live, of a range of slots."""
+        first, last = _range(self.slots, low, high)
+        return self.image.slice(first, last - first)
+
+    def touched_between(self, low: int, high: int | None) -> Int64s:
+        first, last = _range(self.touched, low, high)
+        return self.touched[first:last]
+
+
+def _range(slots: Int64s, low: int, high: int | None) -> tuple[int, int]:
+    first = int(np.searchsorted(slots, low))
+    return first, len(slots) if high is None else int(np.searchsorted(slots, high))
+
+
+def images_from_log(
+    log: LogReader, base: Snapshot | None, mark: Mark
+) -> dict[str, Iterator[pa.RecordBatch | Block]]:
+    """The images of all tables at the mark's epoch: batches, and blocks of the base as they are."""
+    start = layout.BEGINNING if base is None else base.position
+    replays: dict[str, Replay] = {}
+    for frame in log.frames(start, mark.epoch):
+        _collect(frame, replays, mark)
+    names = [*mark.slots, *(base.tables() if base is not None else [])]
+    worn = worn_files(base)
+    changes = {name: Changes(replay) for name, replay in replays.items()}
+    return {name: _items(base, name, changes.get(name), worn) for name in dict.fromkeys(names)}
+
+
+def _collect(frame: Frame, replays: dict[str, Replay], mark: Mark) -> None:
+    for part in parts_of(frame.payload):
+        if part.kind == layout.PART_INPUT:
+            raise InvariantError(
+                f"epoch {frame.header.epoch} was logged as input: only the engine has the images"
+            )
+        if part.kind == layout.PART_CHANGES:
+            if part.name not in replays:
+                replays[part.name] = Replay()
+                replays[part.name].reserve(mark.slots.get(part.name, 0))
+            replays[part.name].apply(part.batch())
+
+
+def worn_files(base: Snapshot | None) -> set[int]:
+    """The epochs of the files whose blocks are too few to keep the file for."""
+    if base is None:
+        return set()
+    return {
+        epoch
+        for epoch, used in base.references().items()
+        if used < base.holder_bytes(epoch) * _WORN_SHARE
+    }
+
+
+def _items(
+    base: Snapshot | None, table: str, changes: Changes | None, worn: set[int]
+) -> Iterator[pa.RecordBatch | Block]:
+    blocks = base.blocks(table) if base is not None else []
+    if base is None or not blocks:
+        if changes is not None and changes.image.num_columns > 1:
+            yield from _batches(changes.image)
+        return
+    if changes is None:
+        changes = Changes(Replay())
+    yield from _merged(base, blocks, changes, worn)
+
+
+def _merged(
+    base: Snapshot, blocks: list[Block], changes: Changes, worn: set[int]
+) -> Iterator[pa.RecordBatch | Block]:
+    """Go through the blocks: refer to the clean ones, write the runs of changed ones anew.
+
+    Each block rules the slots from its lowest up to the next one's lowest; so every slot, also a
+    new one, belongs to exactly one block.
+    """
+    starts = [0, *(block[3] for block in blocks[1:])]
+    ends: list[int | None] = [*starts[1:], None]
+    changed = [
+        block[6] in worn or block[2] == 0 or len(changes.touched_between(start, end)) > 0
+        for block, start, end in zip(blocks, starts, ends, strict=True)
+    ]
+    if not _ascending(blocks):
+        yield from _rewritten(base, blocks, changes, 0, None)
+        return
+    place, wrote = 0, False
+    while place < len(blocks):
+        if not changed[place]:
+            yield blocks[place]
+            place, wrote = place + 1, True
+            continue
+        run = _run_length(blocks, changed, place)
+        last = place + run == len(blocks)
+        for batch in _rewritten(
+            base, blocks[place : place + run], changes, starts[place], ends[place + run - 1]
+        ):
+            # A table whose rows are all gone keeps one empty block, for its columns.
+            if batch.num_rows or (last and not wrote):
+                yield batch
+                wrote = True
+        place += run
+
+
+def _ascending(blocks: list[Block]) -> bool:
+    return all(one[4] < two[3] for one, two in zip(blocks, blocks[1:], strict=False))
+
+
+def _run_length(blocks: list[Block], changed: list[bool], place: int) -> int:
+    """How many changed blocks from the place on are written together."""
+    rows, count = 0, 0
+    while place + count < len(blocks) and changed[place + count] and rows < _RUN_ROWS:
+        rows += blocks[place + count][2]
+        count += 1
+    return count
+
+
+def _rewritten(
+    base: Snapshot, blocks: list[Block], changes: Changes, low: int, high: int | None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of neighbouring blocks with the changes to their slots, in new batches."""
+    before = concatenated([base.batch(block) for block in blocks])
+    touched = changes.touched_between(low, high)
+    if len(touched) == 0:
+        yield from _batches(before)
+        return
+    slots = before.column(SLOT).to_numpy()
+    place = np.minimum(np.searchsorted(touched, slots), len(touched) - 1)
+    kept = before.filter(pa.array(touched[place] != slots))
+    after = changes.between(low, high)
+    if after.num_rows == 0:
+        yield from _batches(kept)
+        return
+    both = concatenated([*kept.to_batches(), *after.to_batches()])
+    order = np.argsort(both.column(SLOT).to_numpy(), kind="stable")
+    yield from _batches(both.combine_chunks().take(pa.array(order)))
+
+
+def _batches(table: pa.Table) -> Iterator[pa.RecordBatch]:
+    """The rows in batches of a block's size; one of no rows when there are none."""
+    for first in range(0, max(table.num_rows, 1), BLOCK_ROWS):
+        piece = table.slice(first, BLOCK_ROWS).combine_chunks()
+        yield from piece.to_batches() or [
+            pa.RecordBatch.from_pylist([], schema=table.schema),
+        ]
+
+
+def recorded_results(
+    log: LogReader, base: Snapshot | None, mark: Mark, first_epoch: int
+) -> dict[str, Iterable[pa.RecordBatch | Block]]:
+    """The results of each source's last epoch, so that they outlive the log before the snapshot.
+
+    `first_epoch` is the oldest that the log holds.
+    """
+    found: dict[str, Iterable[pa.RecordBatch | Block]] = {}
+    known = {} if base is None else base.mark().sources
+    worn = worn_files(base)
+    for query, (batch, epoch) in mark.sources.items():
+        blocks = base.recorded(query) if base is not None else None
+        if base is not None and blocks is not None and known.get(query) == (batch, epoch):
+            found[query] = [base.batch(b) if b[6] in worn else b for b in blocks]
+        elif epoch >= first_epoch:
+            found[query] = _from_log(log, epoch)
+    return found
+
+
+def _from_log(log: LogReader, epoch: int) -> list[pa.RecordBatch | Block]:
+    frame = next(log.frames(log.locate(epoch), epoch))
+    results = results_of(frame.payload)
+    return [] if results is None else [results]
+
+

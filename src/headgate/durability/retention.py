@@ -1,0 +1,180 @@
+"""Retention: which epochs a store keeps, and the removal of the files that none of them needs.
+
+Invariant: a file is removed only when no snapshot that counts, no leased epoch and no epoch from
+the floor on needs it. The floor is always the epoch of a whole snapshot, so that what is above it
+can be read without what is below. A crash in between leaves files too many, never too few.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from headgate.durability import format as layout
+from headgate.durability.floor import leased_epochs, read_floor, write_floor
+from headgate.durability.snapshot import Snapshot, snapshot_epochs
+from headgate.errors import DamageError, InputError
+from headgate.io import Disk
+
+# Without a policy every epoch is kept in the log; so many snapshots shorten the way to the newest.
+SNAPSHOTS_KEPT = 2
+
+
+@dataclass(frozen=True)
+class Retention:
+    """How much of the past stays readable: whatever one of the three keeps is kept.
+
+    The newest `snapshots`, the last `epochs`, and the epochs of the last `age_us`; each together
+    with what lies between it and the snapshot before it, from which it is rebuilt.
+    """
+
+    snapshots: int = SNAPSHOTS_KEPT
+    epochs: int | None = None
+    age_us: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.snapshots < 1:
+            raise InputError(f"retention of {self.snapshots} snapshots: at least 1 is needed")
+        for name, value in (("epochs", self.epochs), ("age_us", self.age_us)):
+            if value is not None and value < 0:
+                raise InputError(f"retention with {name}={value}: it cannot be below 0")
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What retention needs to know of one whole snapshot."""
+
+    epoch: int
+    time_us: int
+    segment: int
+    references: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Trimmed:
+    """What one trimming did: the oldest readable epoch now, and the files it removed."""
+
+    first_epoch: int
+    removed: tuple[str, ...]
+
+
+def floor_of(policy: Retention, kept: list[Kept], last_epoch: int, now_us: int) -> int:
+    """The epoch of the snapshot to which the policy lets the floor rise; 0 when it may not."""
+    if len(kept) < policy.snapshots:
+        return 0
+    limit = kept[-policy.snapshots].epoch
+    if policy.epochs is not None:
+        limit = min(limit, last_epoch - policy.epochs)
+    if policy.age_us is not None:
+        # A snapshot's time is its epoch's: the state of every later moment is rebuilt from it on.
+        old = [each.epoch for each in kept if each.time_us <= now_us - policy.age_us]
+        limit = min(limit, max(old, default=0))
+    return max((each.epoch for each in kept if each.epoch <= limit), default=0)
+
+
+class Trimmer:
+    """Removes the files of one store; its writer sees to it that one thread at a time trims."""
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self._disk = disk
+        self._path = path
+        self._log = os.path.join(path, layout.LOG_FOLDER)
+        self._snapshots = os.path.join(path, layout.SNAPSHOT_FOLDER)
+        self._removed: list[str] = []
+
+    def trim(self, policy: Retention, last_epoch: int, now_us: int) -> Trimmed:
+        """Raise the floor as far as the policy lets it and remove what no one needs any more."""
+        kept, _ = self._listing()
+        floor = read_floor(self._disk, self._path)
+        wanted = floor_of(policy, kept, last_epoch, now_us)
+        if wanted > floor:
+            write_floor(self._disk, self._path, wanted)
+            floor = wanted
+        needed = self._needed(kept, floor)
+        if needed is not None:
+            self._retire(needed.epoch)
+            self._remove_segments(needed.segment)
+        return Trimmed(floor, tuple(self._removed))
+
+    def thin(self, count: int = SNAPSHOTS_KEPT) -> None:
+        """Give up all snapshots but the newest; the whole log stays and so every epoch."""
+        kept, _ = self._listing()
+        if len(kept) >= count:
+            self._retire(kept[-count].epoch)
+
+    def _needed(self, kept: list[Kept], floor: int) -> Kept | None:
+        """The oldest snapshot that the floor or a reader needs; None when everything must stay."""
+        limit = min([floor, *leased_epochs(self._disk, self._path)])
+        return max(
+            (each for each in kept if 0 < each.epoch <= limit),
+            key=lambda each: each.epoch,
+            default=None,
+        )
+
+    def _listing(self) -> tuple[list[Kept], bool]:
+        """The whole snapshots, ascending, and whether there are no others."""
+        found, all_whole = [], True
+        for epoch in snapshot_epochs(self._disk, self._snapshots):
+            try:
+                found.append(_kept(self._disk, self._snapshots, epoch))
+            except DamageError:
+                all_whole = False
+        return found, all_whole
+
+    def _retire(self, first_epoch: int) -> None:
+        """Give up the snapshots before the epoch, but for the blocks that later ones refer to."""
+        kept, all_whole = self._listing()
+        later = [each for each in kept if each.epoch >= first_epoch]
+        referred = frozenset[int]().union(*(each.references for each in later))
+        for epoch in snapshot_epochs(self._disk, self._snapshots):
+            # What a damaged snapshot refers to is not known: every block may be needed.
+            if epoch < first_epoch:
+                self._give_up(epoch, epoch in referred or not all_whole)
+        names = self._disk.list(self._snapshots)
+        for epoch in layout.numbers_of(names, layout.BLOCKS_SUFFIX):
+            if all_whole and epoch not in referred:
+                self._remove(os.path.join(self._snapshots, layout.blocks_name(epoch)))
+        self._disk.sync_folder(self._snapshots)
+
+    def _give_up(self, epoch: int, has_blocks: bool) -> None:
+        file = os.path.join(self._snapshots, layout.snapshot_name(epoch))
+        if has_blocks:
+            self._disk.rename(file, os.path.join(self._snapshots, layout.blocks_name(epoch)))
+        else:
+            self._remove(file)
+
+    def _remove_segments(self, first_segment: int) -> None:
+        """Remove the segments before this one, oldest first: what is left never has a gap."""
+        names = self._disk.list(self._log)
+        for segment in layout.numbers_of(names, layout.SEGMENT_SUFFIX):
+            if segment < first_segment:
+                self._remove(os.path.join(self._log, layout.segment_name(segment)))
+        self._disk.sync_folder(self._log)
+
+    def _remove(self, file: str) -> None:
+        self._disk.remove(file)
+        self._removed.append(file)
+
+
+def _kept(disk: Disk, folder: str, epoch: int) -> Kept:
+    snapshot = Snapshot.open(disk, folder, epoch)
+    try:
+        references = frozenset(snapshot.references())
+        return Kept(epoch, snapshot.time_us, snapshot.position.segment, references)
+    finally:
+        snapshot.close()
+
+
+def rebuilt_floor(disk: Disk, path: str) -> int:
+    """The floor of a store whose own record of it is damaged: where the log is complete from.
+
+    Segments go oldest first, so the ones that are left have no gap; a snapshot counts when the
+    segment it points into is still there.
+    """
+    names = disk.list(os.path.join(path, layout.LOG_FOLDER))
+    segments = layout.numbers_of(names, layout.SEGMENT_SUFFIX)
+    if segments[:1] == [1]:
+        return 0
+    kept, _ = Trimmer(disk, path)._listing()
+    usable = [each.epoch for each in kept if not segments or each.segment >= segments[0]]
+    return min(usable, default=0)

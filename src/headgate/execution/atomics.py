@@ -1,0 +1,90 @@
+"""Atomics: how threads of one batch see each other's progress, on int64 words by address.
+
+Loads acquire and stores release, so whoever sees a word also sees all that was written before it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+from llvmlite import ir as llvm
+from numba.core import types
+from numba.extending import intrinsic
+
+I64 = llvm.IntType(64)
+SPINS_BEFORE_YIELD = 200  # then the core is given to a thread that may have work
+
+# A symbol, not a pointer, so that kernels that use it can be cached on disk.
+give_way = types.ExternalFunction("sched_yield", types.intc())
+
+
+def _pointer(builder: Any, address: Any, place: Any) -> Any:
+    return builder.inttoptr(builder.add(address, builder.mul(place, I64(8))), I64.as_pointer())
+
+
+@intrinsic
+def load(typing_context: Any, address: Any, place: Any) -> Any:
+    """The word number `place` from an address on."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.load_atomic(_pointer(builder, args[0], args[1]), "acquire", 8)
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@intrinsic
+def store(typing_context: Any, address: Any, place: Any, value: Any) -> Any:
+    """Set the word number `place` from an address on."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        builder.store_atomic(args[2], _pointer(builder, args[0], args[1]), "release", 8)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), generate
+
+
+@intrinsic
+def add(typing_context: Any, address: Any, place: Any, value: Any) -> Any:
+    """Add to a word and return what it was before."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        pointer = _pointer(builder, args[0], args[1])
+        return builder.atomic_rmw("add", pointer, args[2], "seq_cst")
+
+    return types.int64(types.int64, types.int64, types.int64), generate
+
+
+@intrinsic
+def swap_if(typing_context: Any, address: Any, place: Any, expected: Any, value: Any) -> Any:
+    """Set a word if it is as expected; returns whether it was."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        pointer = _pointer(builder, args[0], args[1])
+        pair = builder.cmpxchg(pointer, args[2], args[3], "seq_cst", "seq_cst")
+        return builder.extract_value(pair, 1)
+
+    return types.boolean(types.int64, types.int64, types.int64, types.int64), generate
+
+
+@numba.njit(nogil=True)
+def wait_for(address: int, place: int, value: int) -> int:
+    """Return when the word has this value."""
+    spins = 0
+    while load(address, place) != value:
+        spins += 1
+        if spins > SPINS_BEFORE_YIELD:
+            give_way()
+    return 0
+
+
+@numba.njit(nogil=True)
+def barrier(sync: int, threads: int) -> int:
+    """Return when all threads have come here; words 0 and 1 of `sync` count them."""
+    round_number = load(sync, 1)
+    if add(sync, 0, 1) == threads - 1:
+        store(sync, 0, 0)
+        store(sync, 1, round_number + 1)
+        return 0
+    wait_for(sync, 1, round_number + 1)
+    return 0

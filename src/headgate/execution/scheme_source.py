@@ -1,0 +1,179 @@
+"""Scheme source: the text of the kernels by which threads share one batch, over the serial steps.
+
+Every scheme runs the same `attempt` of one transaction; they differ in what a thread waits for
+before it. An exception must not leave a kernel here, for others wait for this thread: the event is
+undone and counted, and the batch is then put back as it was and run again by the serial scheme,
+which knows how to name the error.
+"""
+
+from __future__ import annotations
+
+from headgate.execution.source import SourceWriter
+
+SHARED = "epoch, order, route, reason, raised"
+SCHEMES = ("strata", "depth", "ready", "lal", "pat", "nolock")
+
+
+class SchemeWriter:
+    """Writes the parallel kernels of one set of transactions."""
+
+    def __init__(self, writer: SourceWriter) -> None:
+        self.writer = writer
+        self.arguments = ", ".join(writer.all_arguments())
+
+    def source(self) -> str:
+        bodies = (_STRATA, _DEPTH, _READY, _LAL, _PAT, _NOLOCK)
+        parts = [self._resolve(), self._collect(), self._attempt()]
+        parts += [body.format(shared=SHARED, arguments=self.arguments) for body in bodies]
+        return "\n\n\n".join(parts) + "\n"
+
+    def _branches(self, template: str, indent: str) -> list[str]:
+        return self.writer.branches(template, indent, "get(route, e)")
+
+    def _resolve(self) -> str:
+        """Look up the rows of every event, as a plan needs them before anything runs."""
+        lines = ["@njit(nogil=True, cache=True)"]
+        lines += [f"def resolve(count, order, route, {self.arguments}):"]
+        lines += ["    for i in range(count):", "        e = get(order, i)"]
+        lines += self._branches("resolve_{0}(e, {1})", "        ")
+        return "\n".join(lines)
+
+    def _collect(self) -> str:
+        """The operations of every transaction: rows numbered over all tables, each row once."""
+        lines = ["@njit(nogil=True, cache=True)"]
+        head = "count, order, route, bases, starts, rows, writes"
+        lines += [f"def collect({head}, {self.arguments}):"]
+        lines += ["    k = 0", "    for i in range(count):", "        e = get(order, i)"]
+        lines += ["        put(starts, i, k)", "        first = k"]
+        for number in range(len(self.writer.signatures)):
+            inside = "        "
+            if len(self.writer.signatures) > 1:
+                lines.append(f"        if get(route, e) == {number}:")
+                inside = "            "
+            lines += self._collect_accesses(number, inside)
+        lines += ["    put(starts, count, k)", "    return k"]
+        return "\n".join(lines)
+
+    def _collect_accesses(self, number: int, inside: str) -> list[str]:
+        lines = []
+        for place, access in self.writer.accesses(number):
+            table, write = self.writer.number(access.table), int(not access.read_only)
+            call = f"k = note(rows, writes, first, k, get(bases, {table}), {{0}}, {write})"
+            if access.form == "at":
+                lines.append(inside + call.format(f"get(slots_{place}, e)"))
+            else:
+                span = f"get(offsets_{place}, e), get(offsets_{place}, e + 1)"
+                lines.append(f"{inside}for j in range({span}):")
+                lines.append(f"{inside}    " + call.format(f"get(slots_{place}, j)"))
+        return lines or [f"{inside}pass"]
+
+    def _attempt(self) -> str:
+        """One transaction by one thread: its reason code is all that it leaves behind."""
+        lines = [_NOTE, "", "", "@njit(nogil=True)", f"def attempt(i, {SHARED}, {self.arguments}):"]
+        lines += ["    e = get(order, i)", "    code = 0", "    try:"]
+        lines += self._branches("code = step_{0}(e, i, epoch, {1})", "        ")
+        lines += ["    except Exception:", "        add(raised, 0, 1)"]
+        lines += self._branches("restore_{0}(e, {1})", "        ")
+        lines += ["    put(reason, i, code)", "    return 0"]
+        return "\n".join(lines)
+
+
+_NOTE = """@njit(nogil=True)
+def note(rows, writes, first, k, base, slot, write):
+    if slot < 0:
+        return k
+    for known in range(first, k):
+        if get(rows, known) == base + slot:
+            put(writes, known, get(writes, known) | write)
+            return k
+    put(rows, k, base + slot)
+    put(writes, k, write)
+    return k + 1"""
+
+_STRATA = '''@njit(nogil=True, cache=True)
+def strata(thread, threads, sync, strata_count, starts, units, {shared}, {arguments}):
+    """Structured, breadth first: all of one stratum, then a barrier."""
+    for stratum in range(strata_count):
+        first = get(starts, stratum)
+        count = get(starts, stratum + 1) - first
+        for place in range(first + count * thread // threads,
+                           first + count * (thread + 1) // threads):
+            attempt(get(units, place), {shared}, {arguments})
+        if threads > 1:
+            barrier(sync, threads)'''
+
+_DEPTH = '''@njit(nogil=True, cache=True)
+def depth(thread, threads, count, units, before_starts, before, done, {shared}, {arguments}):
+    """Structured, depth first: each thread its share of every stratum, waiting for its own."""
+    for place in range(thread, count, threads):
+        unit = get(units, place)
+        for edge in range(get(before_starts, unit), get(before_starts, unit + 1)):
+            wait_for(done, get(before, edge), 1)
+        attempt(unit, {shared}, {arguments})
+        store(done, unit, 1)'''
+
+_READY = '''@njit(nogil=True, cache=True)
+def ready(count, sync, queue, after_starts, after, waiting, {shared}, {arguments}):
+    """Non-structured: whoever is free takes the next ready one and signals those after it."""
+    while True:
+        turn = add(sync, 0, 1)
+        if turn >= count:
+            return
+        spins = 0
+        while load(queue, turn) < 0:
+            spins += 1
+            if spins > 200:
+                give_way()
+        unit = load(queue, turn)
+        attempt(unit, {shared}, {arguments})
+        for edge in range(get(after_starts, unit), get(after_starts, unit + 1)):
+            other = get(after, edge)
+            if add(waiting, other, -1) == 1:
+                store(queue, add(sync, 1, 1), other)'''
+
+_LAL = '''@njit(nogil=True, cache=True)
+def lal(thread, threads, count, sync, locks, starts, rows, writes, {shared}, {arguments}):
+    """Lock-ahead two-phase locking: locks are taken in serial order, one transaction at a time."""
+    for unit in range(thread, count, threads):
+        wait_for(sync, 0, unit)
+        for k in range(get(starts, unit), get(starts, unit + 1)):
+            lock(locks, get(rows, k), get(writes, k))
+        store(sync, 0, unit + 1)
+        attempt(unit, {shared}, {arguments})
+        for k in range(get(starts, unit), get(starts, unit + 1)):
+            if get(writes, k):
+                store(locks, get(rows, k), 0)
+            else:
+                add(locks, get(rows, k), -1)
+
+
+@njit(nogil=True)
+def lock(locks, row, write):
+    """Word: 0 free, -1 taken for writing, n taken by n readers."""
+    spins = 0
+    while True:
+        held = load(locks, row)
+        if write:
+            if held == 0 and swap_if(locks, row, 0, -1):
+                return 0
+        elif held >= 0 and swap_if(locks, row, held, held + 1):
+            return 0
+        spins += 1
+        if spins > 200:
+            give_way()'''
+
+_PAT = '''@njit(nogil=True, cache=True)
+def pat(thread, threads, count, counters, starts, parts, tickets, {shared}, {arguments}):
+    """Partitions with a counter each: a transaction waits for its turn in all of its own."""
+    for unit in range(thread, count, threads):
+        for k in range(get(starts, unit), get(starts, unit + 1)):
+            wait_for(counters, get(parts, k), get(tickets, k))
+        attempt(unit, {shared}, {arguments})
+        for k in range(get(starts, unit), get(starts, unit + 1)):
+            store(counters, get(parts, k), get(tickets, k) + 1)'''
+
+_NOLOCK = '''@njit(nogil=True, cache=True)
+def nolock(thread, threads, count, {shared}, {arguments}):
+    """No order and no isolation: a bound for speed, wrong on purpose."""
+    for unit in range(count * thread // threads, count * (thread + 1) // threads):
+        attempt(unit, {shared}, {arguments})'''
