@@ -8,6 +8,7 @@ from typing import Any
 from headgate.errors import DeclarationError
 from headgate.state.schema import Schema
 from headgate.state.table import Table
+from headgate.transactions import Transaction
 
 FORMAT = 1
 
@@ -54,3 +55,29 @@ def merge_stream(stored: Mapping[str, Any] | None, results: Schema) -> dict[str,
                 f"the store's stream has it as a {columns[column.name].type}"
             )
     return {"results": Schema(tuple(columns.values())).ddl}
+
+
+def by_name(items: Iterable[Any], what: str, kind: type) -> dict[str, Any]:
+    """Things by their name; a name that occurs twice is refused."""
+    found: dict[str, Any] = {}
+    for item in items:
+        if not isinstance(item, kind):
+            raise DeclarationError(f"{item!r} is not a {what}")
+        name = getattr(item, "name", "")
+        if name in found:
+            raise DeclarationError(f"two {what}s are called {name!r}")
+        found[name] = item
+    return found
+
+
+def check_tables_known(
+    transactions: Mapping[str, Transaction], tables: Mapping[str, Table]
+) -> None:
+    """Every table a transaction uses must be one of the engine's."""
+    for transaction in transactions.values():
+        for table in transaction.signature.tables:
+            if tables.get(table.name) != table:
+                raise DeclarationError(
+                    f"transaction {transaction.name!r} uses the table {table.name!r}, "
+                    "which is not among the tables of this engine; add it to tables=[...]"
+                )

@@ -22,16 +22,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from headgate.declarations import FORMAT, describe_table, merge_stream, merge_tables
+from headgate.declarations import (
+    FORMAT,
+    by_name,
+    check_tables_known,
+    describe_table,
+    merge_stream,
+    merge_tables,
+)
 from headgate.durability import ALIVE, SLOT, Commit, Store
 from headgate.durability import Inlet as InletState
-from headgate.errors import DeclarationError, InputError, StoreError
+from headgate.errors import InputError, StoreError
 from headgate.events import as_table, complete_rows, from_dicts
 from headgate.execution.kernel import build_check, check_compiles, first_failure
 from headgate.execution.program import Execution, Program, address
 from headgate.execution.scheme import SERIAL, Scheme, make_scheme
 from headgate.inlet import Arranger, Plan, latest_time_us, make_plan
 from headgate.io import Clock, Disk, RealClock
+from headgate.planning.figures import Figures
 from headgate.query.mirror import Mirror
 from headgate.query.sql import Answer, run_sql
 from headgate.results import (
@@ -93,8 +101,8 @@ class Engine:
         self._stopped: str | None = None
         self._writer: ThreadPoolExecutor | None = None
         self._writing: Future[None] | None = None  # the last record given to the writing thread
-        declared = _named(tables, "table", Table)
-        self.transactions = _named(transactions, "transaction", Transaction)
+        declared = by_name(tables, "table", Table)
+        self.transactions = by_name(transactions, "transaction", Transaction)
         self._store = None if path is None else Store.open(path, disk, self._clock)
         try:
             self._begin(declared)
@@ -107,7 +115,7 @@ class Engine:
         """Fit the program to the store, recover its state and note what is new."""
         manifest = {} if self._store is None else self._store.manifest
         self.tables = merge_tables(declared.values(), manifest.get("tables", {}))
-        _check_tables_known(self.transactions, self.tables)
+        check_tables_known(self.transactions, self.tables)
         for table in self.tables.values():
             check_compiles(table)
         self._streams: dict[str, Any] = dict(manifest.get("streams", {}))
@@ -488,6 +496,22 @@ class Engine:
         self._wait(epoch)  # visible means durable, also while the log of a batch is being synced
         return run_sql(query, tables, parameters)
 
+    def explain(
+        self,
+        transaction: Transaction | Mapping[Any, Transaction],
+        events: Any,
+        *,
+        order_by: str | Sequence[str] | None = None,
+        route_by: str | None = None,
+    ) -> Figures:
+        """The figures of the graph these events would make now; nothing runs."""
+        plan = self._plan(transaction, route_by, order_by, None, "reject", None)
+        with self._lock, self._running():
+            program = self._program(plan.route.transactions)
+            arranged = Arranger(plan, program).arrange(as_table(events, plan.event, "events"), None)
+            program.resolve(arranged.works)
+            return program.explain(arranged.works, arranged.order, arranged.route)
+
     def decisions(self) -> list[Decision]:
         """What the model chose for the last batches, and why in words."""
         with self._lock:
@@ -565,30 +589,6 @@ class EngineInlet:
 
     def apply(self, events: pa.Table, source: Source | None) -> pa.Table:
         return self._engine._apply(self._plan, events, source)
-
-
-def _named(items: Iterable[Any], what: str, kind: type) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for item in items:
-        if not isinstance(item, kind):
-            raise DeclarationError(f"{item!r} is not a {what}")
-        name = getattr(item, "name", "")
-        if name in found:
-            raise DeclarationError(f"two {what}s are called {name!r}")
-        found[name] = item
-    return found
-
-
-def _check_tables_known(
-    transactions: Mapping[str, Transaction], tables: Mapping[str, Table]
-) -> None:
-    for transaction in transactions.values():
-        for table in transaction.signature.tables:
-            if tables.get(table.name) != table:
-                raise DeclarationError(
-                    f"transaction {transaction.name!r} uses the table {table.name!r}, "
-                    "which is not among the tables of this engine; add it to tables=[...]"
-                )
 
 
 def _image(rows: Rows) -> Iterator[pa.RecordBatch]:

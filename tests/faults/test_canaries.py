@@ -97,9 +97,9 @@ def test_publishing_before_the_sync_is_caught(monkeypatch: pytest.MonkeyPatch) -
     append = LogWriter.append
     heads: list[Head] = []
 
-    def remember(head: Head, position: layout.Position) -> None:
+    def remember(head: Head, position: layout.Position, *more: Any) -> None:
         heads.append(head)
-        publish(head, position)
+        publish(head, position, *more)
 
     def append_and_publish(log: LogWriter, *arguments: Any) -> layout.Position:
         position = append(log, *arguments)

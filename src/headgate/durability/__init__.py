@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from headgate.durability.commit import ALIVE, SLOT, Commit, CommitInfo, Inlet, Recovered
 from headgate.durability.reader import StoreReader
-from headgate.durability.store import Store
+from headgate.durability.retention import Retention, Trimmed
+from headgate.durability.store import Durability, Store
 
 __all__ = [
     "ALIVE",
     "SLOT",
     "Commit",
     "CommitInfo",
+    "Durability",
     "Inlet",
     "Recovered",
+    "Retention",
     "Store",
     "StoreReader",
+    "Trimmed",
 ]

@@ -8,6 +8,7 @@ referred to, not copied.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -141,7 +142,7 @@ def _merged(
 
 
 def _ascending(blocks: list[Block]) -> bool:
-    return all(one[4] < two[3] for one, two in zip(blocks, blocks[1:], strict=False))
+    return all(one[4] < two[3] for one, two in pairwise(blocks))
 
 
 def _run_length(blocks: list[Block], changed: list[bool], place: int) -> int:
@@ -184,12 +185,10 @@ def _batches(table: pa.Table) -> Iterator[pa.RecordBatch]:
 
 
 def recorded_results(
-    log: LogReader, base: Snapshot | None, mark: Mark, first_epoch: int
+    log: LogReader, base: Snapshot | None, mark: Mark
 ) -> dict[str, Iterable[pa.RecordBatch | Block]]:
-    """The results of each source's last epoch, so that they outlive the log before the snapshot.
-
-    `first_epoch` is the oldest that the log holds.
-    """
+    """The results of each source's last epoch, so that they outlive the log before the snapshot."""
+    oldest = min(log.segments(), default=mark.epoch + 1)
     found: dict[str, Iterable[pa.RecordBatch | Block]] = {}
     known = {} if base is None else base.mark().sources
     worn = worn_files(base)
@@ -197,7 +196,7 @@ def recorded_results(
         blocks = base.recorded(query) if base is not None else None
         if base is not None and blocks is not None and known.get(query) == (batch, epoch):
             found[query] = [base.batch(b) if b[6] in worn else b for b in blocks]
-        elif epoch >= first_epoch:
+        elif epoch >= oldest:
             found[query] = _from_log(log, epoch)
     return found
 
@@ -206,5 +205,3 @@ def _from_log(log: LogReader, epoch: int) -> list[pa.RecordBatch | Block]:
     frame = next(log.frames(log.locate(epoch), epoch))
     results = results_of(frame.payload)
     return [] if results is None else [results]
-
-

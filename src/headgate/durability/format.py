@@ -14,10 +14,10 @@
       *.new                           unfinished; removed when the store is next opened
 
 Records. Segment header, frame header, head slot, floor, snapshot header and snapshot trailer are
-records of 64 bytes. Each begins with 4 bytes magic, u16 version, u16 kind and ends with u64 checksum; these
-places stay the same in every later version, so that an older Headgate can refuse a newer store by
-name. The checksum is xxh3_64 over the record's first 56 bytes (seed 0); a frame's also covers its
-payload.
+records of 64 bytes. Each begins with 4 bytes magic, u16 version, u16 kind and ends with u64
+checksum; these places stay the same in every later version, so that an older Headgate can refuse a
+newer store by name. The checksum is xxh3_64 over the record's first 56 bytes (seed 0); a frame's
+also covers its payload.
 
 Segment: one segment header, then frames without gaps until the end of the file.
     header  magic "HGsg", version, kind 1, u64 first epoch, u64 previous (checksum of the last frame

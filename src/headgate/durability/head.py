@@ -2,8 +2,8 @@
 
 Invariant: the head is written after the sync of what it names, so it may lag behind the log but
 never runs ahead of it; only with durability "none" does it name an epoch that is merely written,
-and then it says which one is synced. It is not synced itself at every commit: after a loss of power the writer
-that reopens the store finds the true end of the log and publishes it again.
+and then it says which one is synced. It is not synced itself at every commit: after a loss of power
+the writer that reopens the store finds the true end of the log and publishes it again.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
 """Reading a store from any process, while its writer runs or not.
 
-Invariant: nothing beyond the published epoch is ever read, so what is seen is durable and whole.
-After a loss of power the published epoch may lag until a writer opens the store again.
+Invariant: nothing beyond the published epoch is ever read, so what is seen is durable and whole;
+and while something is read, a lease keeps the writer from removing it. After a loss of power the
+published epoch may lag until a writer opens the store again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -14,43 +16,57 @@ import pyarrow as pa
 
 from headgate.durability import format as layout
 from headgate.durability.commit import SLOT, CommitInfo
+from headgate.durability.floor import Hold, hold, read_floor
 from headgate.durability.format import Position
 from headgate.durability.frame import meta_of, parts_of
 from headgate.durability.head import read_head
 from headgate.durability.manifest import read_manifest
+from headgate.durability.recorded import read_results
 from headgate.durability.replay import Replay
 from headgate.durability.scan import Frame, LogReader
 from headgate.durability.snapshot import Snapshot, snapshot_epochs
-from headgate.durability.store import read_results
 from headgate.errors import DamageError, InputError
 from headgate.io import Disk, RealDisk
 
 
 class StoreReader:
-    """A store's folder, open for reading; takes no lock.
+    """A store's folder, open for reading; takes no lock, only leases while it reads.
 
     >>> StoreReader.open("no-such-folder")
     Traceback (most recent call last):
     headgate.errors.InputError: there is no store at ...
     """
 
-    def __init__(self, path: str, disk: Disk, manifest: dict[str, Any]) -> None:
+    def __init__(
+        self, path: str, disk: Disk, manifest: dict[str, Any], held_from: int | None = None
+    ) -> None:
         self.path = path
+        self._held_from = held_from
         self.manifest = manifest
         self._disk = disk
         self._log = LogReader(disk, os.path.join(path, layout.LOG_FOLDER))
         self._snapshots = os.path.join(path, layout.SNAPSHOT_FOLDER)
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], disk: Disk | None = None) -> StoreReader:
-        """Open a store that exists; InputError when there is none."""
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        disk: Disk | None = None,
+        *,
+        held_from: int | None = None,
+    ) -> StoreReader:
+        """Open a store that exists; InputError when there is none.
+
+        `held_from` is the `first_epoch` of a hold that someone, perhaps another process, keeps for
+        this reader: from there on everything can be read, also when the floor rises meanwhile.
+        """
         disk = disk if disk is not None else RealDisk()
         folder = os.path.abspath(path)
         try:
             manifest = read_manifest(disk, os.path.join(folder, layout.MANIFEST_NAME))
         except (FileNotFoundError, NotADirectoryError) as error:
             raise InputError(f"there is no store at {folder}: check the path") from error
-        return cls(folder, disk, manifest)
+        return cls(folder, disk, manifest, held_from)
 
     def last_epoch(self) -> int:
         """The newest published epoch, read anew at every call; 0 before the first commit."""
@@ -66,16 +82,46 @@ class StoreReader:
 
     def first_epoch(self) -> int:
         """The oldest epoch whose tables can be read; 0 is the empty store."""
-        segments = self._log.segments()
-        return segments[0] - 1 if segments else 0
+        floor = read_floor(self._disk, self.path)
+        return floor if self._held_from is None else min(floor, self._held_from)
+
+    def hold(self) -> Hold:
+        """Keep everything that can be read now, until the hold is released.
+
+        A process that dies releases its holds. Every reading method holds by itself what it
+        reads; this is for one that spans several of them, or several processes.
+        """
+        return hold(self._disk, self.path)
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[Hold]:
+        """Hold what is read; where this process may take no lease, say so when it was removed."""
+        with self.hold() as held:
+            try:
+                yield held
+            except (DamageError, FileNotFoundError) as error:
+                if read_floor(self._disk, self.path) == held.first_epoch:
+                    raise
+                raise InputError(
+                    f"epochs of {self.path} were trimmed while they were read, for this process "
+                    "may not take a lease in the store's folder: read again"
+                ) from error
 
     def slots(self, table: str, epoch: int | None = None) -> int:
         """One more than the highest slot that the table ever used up to the epoch."""
-        epoch = self._checked(table, epoch)
-        if epoch == 0:
-            return 0
-        frame = next(self._log.frames(self._log.locate(epoch), epoch))
-        return int(meta_of(frame.payload)["slots"].get(table, 0))
+        with self._reading():
+            epoch = self._checked(table, epoch)
+            if epoch == 0:
+                return 0
+            if epoch == self.first_epoch():
+                # The floor is a snapshot's epoch, and its own frame may be gone.
+                snapshot = Snapshot.open(self._disk, self._snapshots, epoch)
+                try:
+                    return snapshot.slots().get(table, 0)
+                finally:
+                    snapshot.close()
+            frame = next(self._log.frames(self._log.locate(epoch), epoch))
+            return int(meta_of(frame.payload)["slots"].get(table, 0))
 
     def table(
         self,
@@ -89,15 +135,24 @@ class StoreReader:
         `slot_range` (first, one behind the last) restricts it to a part. A table that had not been
         written at the epoch has no columns here; its declaration is in the manifest.
         """
-        epoch = self._checked(table, epoch)
-        replay = Replay(slot_range, columns)
-        start = self._insert_snapshot(replay, table, epoch, slot_range)
-        for frame in self._log.frames(start, epoch):
-            for part in parts_of(frame.payload):
-                if part.kind == layout.PART_CHANGES and part.name == table:
-                    replay.reserve(meta_of(frame.payload)["slots"][table])
-                    replay.apply(part.batch())
-        return replay.image().drop_columns([SLOT])
+        with self._reading():
+            epoch = self._checked(table, epoch)
+            replay = Replay(slot_range, columns)
+            start = self._insert_snapshot(replay, table, epoch, slot_range)
+            for frame in self._log.frames(start, epoch):
+                self._apply(replay, table, frame)
+            return replay.image().drop_columns([SLOT])
+
+    def _apply(self, replay: Replay, table: str, frame: Frame) -> None:
+        for part in parts_of(frame.payload):
+            if part.kind == layout.PART_INPUT:
+                raise InputError(
+                    f"epoch {frame.header.epoch} of {self.path} was logged as input: only the "
+                    "program itself can say what it did, until the next snapshot"
+                )
+            if part.kind == layout.PART_CHANGES and part.name == table:
+                replay.reserve(meta_of(frame.payload)["slots"][table])
+                replay.apply(part.batch())
 
     def _checked(self, table: str, epoch: int | None) -> int:
         """The epoch to read; InputError when the store has no such table or epoch."""
@@ -107,7 +162,10 @@ class StoreReader:
         last = self.last_epoch()
         first = self.first_epoch()
         if epoch is not None and not first <= epoch <= last:
-            raise InputError(f"no epoch {epoch} in {self.path}: it has epochs {first} to {last}")
+            trimmed = "; older ones were trimmed" if 0 <= epoch < first else ""
+            raise InputError(
+                f"no epoch {epoch} in {self.path}: it has epochs {first} to {last}{trimmed}"
+            )
         return last if epoch is None else epoch
 
     def _insert_snapshot(
@@ -130,20 +188,26 @@ class StoreReader:
             for batch in batches:
                 replay.insert(batch)
             return snapshot.position
+        if self.first_epoch() > 0:
+            what = f"no whole snapshot is left from which epoch {epoch} could be read"
+            raise layout.damage(self._snapshots, 0, what)
         return layout.BEGINNING
 
     def results(self, first_epoch: int, last_epoch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         """The recorded results of a range of published epochs, both ends included."""
-        return read_results(self._log, first_epoch, last_epoch, self.last_epoch())
+        last = self.last_epoch()
+        return read_results(
+            self._disk, self.path, self._log, first_epoch, last_epoch, last, self._held_from
+        )
 
     def commits(self) -> Iterator[CommitInfo]:
         """What every published epoch holds, from the oldest on."""
-        last = self.last_epoch()
-        segments = self._log.segments()
-        if last == 0 or not segments:
-            return
-        for frame in self._log.frames(self._log.locate(segments[0]), last):
-            yield _info(frame)
+        with self._reading():
+            first, last = self.first_epoch() + 1, self.last_epoch()
+            if first > last:
+                return
+            for frame in self._log.frames(self._log.locate(first), last):
+                yield _info(frame)
 
 
 def _info(frame: Frame) -> CommitInfo:

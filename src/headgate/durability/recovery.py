@@ -119,13 +119,13 @@ class Outcome:
     lost_epochs: int
 
 
-def recover_store(disk: Disk, path: str, published: Published | None) -> Outcome:
+def recover_store(disk: Disk, path: str, published: Published | None, floor: int) -> Outcome:
     """Rebuild the state of a store and leave its log whole, synced and ready to go on."""
     folder = os.path.join(path, layout.LOG_FOLDER)
     state, damaged = _newest_snapshot(disk, os.path.join(path, layout.SNAPSHOT_FOLDER))
     durable = state.position
+    _check_reachable(disk, folder, durable, floor, damaged)
     if published is not None and published.synced > durable.epoch:
-        _check_reachable(disk, folder, durable, damaged)
         state.apply_all(LogReader(disk, folder).frames(durable, published.synced))
         _check_published(folder, state.position, published.position)
         durable = state.position
@@ -154,15 +154,15 @@ def _newest_snapshot(disk: Disk, folder: str) -> tuple[Rebuilt, list[str]]:
     return Rebuilt(), damaged
 
 
-def _check_reachable(disk: Disk, folder: str, start: Position, damaged: list[str]) -> None:
-    """Without any whole snapshot the log must go back to its beginning."""
-    segments = LogReader(disk, folder).segments()
-    if start == layout.BEGINNING and segments and segments[0] > 1:
-        path = os.path.join(folder, layout.segment_name(segments[0]))
-        what = (
-            f"the log begins with epoch {segments[0]} and no whole snapshot leads there"
-            f" ({'; '.join(damaged) or 'there is none'})"
-        )
+def _check_reachable(
+    disk: Disk, folder: str, start: Position, floor: int, damaged: list[str]
+) -> None:
+    """Of a trimmed store at least one snapshot must be whole: the log alone does not go back."""
+    if start.epoch < floor:
+        segments = LogReader(disk, folder).segments()
+        path = os.path.join(folder, layout.segment_name(segments[0] if segments else floor + 1))
+        found = "; ".join(damaged) or "there is none"
+        what = f"the log before epoch {floor} was trimmed and no whole snapshot is left ({found})"
         raise layout.damage(path, 0, what)
 
 

@@ -140,6 +140,16 @@ def snapshot_epochs(disk: Disk, folder: str) -> list[int]:
     return layout.numbers_of(disk.list(folder), layout.SNAPSHOT_SUFFIX)
 
 
+def newest_snapshot(disk: Disk, folder: str) -> Snapshot | None:
+    """The newest snapshot with a whole footer, open, or None."""
+    for epoch in reversed(snapshot_epochs(disk, folder)):
+        try:
+            return Snapshot.open(disk, folder, epoch)
+        except (DamageError, FileNotFoundError):
+            continue
+    return None
+
+
 class Snapshot:
     """One snapshot open for reading."""
 

@@ -1,7 +1,14 @@
 """The store: the one writer of a store's folder, from opening it to the acknowledged epoch.
 
-Invariant: `wait` returns only when the epoch is synced and published. After the first failure of
-the disk nothing is written any more: what is in doubt is decided by recovery, never by a retry.
+Invariant: `wait` returns only when the epoch is synced and published; with durability "none", when
+it is written and published. After the first failure of the disk nothing is written any more: what
+is in doubt is decided by recovery, never by a retry.
+
+Durability, what an acknowledged epoch survives:
+    sync    a loss of power; each sync takes all that was appended until it began
+    group   a loss of power; a sync waits a bounded time for other threads that are about to commit
+    none    the end of the process, but not a loss of power: then the newest epochs may be gone,
+            always a whole number of them and only the last ones
 """
 
 from __future__ import annotations
@@ -11,24 +18,28 @@ import errno
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn, get_args
 
-import numpy as np
 import pyarrow as pa
 
 from headgate.durability import format as layout
-from headgate.durability.commit import ALIVE, SLOT, Commit, Mark, Recovered
-from headgate.durability.frame import results_of
+from headgate.durability.commit import Commit, Mark, Recovered
+from headgate.durability.compaction import images_from_log, recorded_results
+from headgate.durability.floor import read_floor, write_floor
 from headgate.durability.head import Head, create_head, read_head
 from headgate.durability.log import SEGMENT_BYTES, LogWriter
 from headgate.durability.manifest import read_manifest, write_manifest
+from headgate.durability.mark import check_images, mark_at, next_mark
+from headgate.durability.recorded import read_results
 from headgate.durability.recovery import Outcome, recover_store
+from headgate.durability.retention import Retention, Trimmed, Trimmer, rebuilt_floor
 from headgate.durability.scan import LogReader
-from headgate.durability.snapshot import snapshot_epochs, write_snapshot
-from headgate.errors import HeadgateError, InputError, InvariantError, StoreError
+from headgate.durability.snapshot import newest_snapshot, snapshot_epochs, write_snapshot
+from headgate.errors import DamageError, HeadgateError, InputError, InvariantError, StoreError
 from headgate.io import Clock, Disk, Lock, RealClock, RealDisk, make_folders
 
-SNAPSHOTS_KEPT = 2
+Durability = Literal["sync", "group", "none"]
+GROUP_DELAY_US = 2000
 
 
 class Store:
@@ -50,8 +61,14 @@ class Store:
         clock: Clock,
         lock: Lock,
         segment_bytes: int,
+        durability: Durability,
+        group_delay_us: int,
+        retain: Retention | None,
     ) -> None:
         self.path = path
+        self.durability = durability
+        self.retain = retain
+        self._group_delay_us = group_delay_us
         self._disk = disk
         self._clock = clock
         self._lock = lock
@@ -61,16 +78,26 @@ class Store:
         self._log: LogWriter | None = None
         self._head: Head | None = None
         self._reader = LogReader(disk, self._inside(layout.LOG_FOLDER))
+        # Taken in this order: one snapshot or trimming at a time, one append, one publication.
+        self._tidying = threading.RLock()
         self._appending = threading.RLock()
-        self._changed = threading.Condition()
+        self._publishing = threading.Lock()
+        state = threading.RLock()
+        self._changed = threading.Condition(state)
+        self._gathered = threading.Condition(state)
         # Guarded by _changed:
         self._appended: Mark | None = None
-        self._durable_epoch = 0
+        self._synced_epoch = 0
         self._syncing = False
         self._stopped: str | None = None
+        self._arrived = 0  # how many came to wait since the last sync took what it syncs
+        self._group = 1  # how many that were the time before
+        # Guarded by _publishing:
+        self._published_at: layout.Position = layout.BEGINNING
         # Guarded by _appending:
         self._bytes = 0
         self._snapshot_bytes = 0
+        self._input_epoch = 0
 
     @classmethod
     def open(
@@ -80,8 +107,15 @@ class Store:
         clock: Clock | None = None,
         *,
         segment_bytes: int = SEGMENT_BYTES,
+        durability: Durability = "sync",
+        group_delay_us: int = GROUP_DELAY_US,
+        retain: Retention | None = None,
     ) -> Store:
-        """Create or open a store and take its lock; `recover` comes next."""
+        """Create or open a store and take its lock; `recover` comes next.
+
+        `retain` lets every snapshot trim what the policy does not keep; None keeps all epochs.
+        """
+        _check_durability(durability, group_delay_us)
         disk = disk if disk is not None else RealDisk()
         clock = clock if clock is not None else RealClock()
         folder = os.path.abspath(path)
@@ -90,7 +124,8 @@ class Store:
             _check_folder(disk, folder)
             make_folders(disk, folder)
             lock = disk.lock(os.path.join(folder, layout.LOCK_NAME))
-            store = cls(folder, disk, clock, lock, segment_bytes)
+            options = (segment_bytes, durability, group_delay_us, retain)
+            store = cls(folder, disk, clock, lock, *options)
             store._prepare()
             return store
         except BaseException as error:
@@ -110,7 +145,8 @@ class Store:
         is_new = not self._disk.exists(manifest)
         if not is_new:
             self.manifest = read_manifest(self._disk, manifest)
-        folders = [self._inside(layout.LOG_FOLDER), self._inside(layout.SNAPSHOT_FOLDER)]
+        names = (layout.LOG_FOLDER, layout.SNAPSHOT_FOLDER, layout.LEASE_FOLDER)
+        folders = [self._inside(name) for name in names]
         for folder in folders:
             make_folders(self._disk, folder)
         for folder in [self.path, *folders]:
@@ -146,120 +182,224 @@ class Store:
     def _recover(self) -> Outcome:
         head_path = self._inside(layout.HEAD_NAME)
         newest = read_head(self._disk, head_path)
-        outcome = recover_store(self._disk, self.path, newest[1] if newest else None)
+        floor = self._sound_floor()
+        outcome = recover_store(self._disk, self.path, newest, floor)
         self._head = Head.open(self._disk, head_path)
-        if newest is None or newest[1] != outcome.mark.position:
-            self._head.publish(outcome.mark.position)
+        position = outcome.mark.position
+        if newest is None or newest.position != position or newest.synced != position.epoch:
+            self._head.publish(position)
             self._head.sync()
             self._disk.sync_folder(self.path)
-        self._log = LogWriter(
-            self._disk,
-            self._inside(layout.LOG_FOLDER),
-            self._clock,
-            outcome.mark.position,
-            self._segment_bytes,
-        )
+        log = self._inside(layout.LOG_FOLDER)
+        self._log = LogWriter(self._disk, log, self._clock, position, self._segment_bytes)
         self._appended = outcome.mark
-        self._durable_epoch = outcome.mark.epoch
+        self._synced_epoch = position.epoch
+        self._published_at = position
         self._bytes = outcome.replayed_bytes
+        if outcome.recovered.pending:
+            self._input_epoch = position.epoch
         return outcome
+
+    def _sound_floor(self) -> int:
+        """The floor; rebuilt when its record is damaged, for the files themselves tell it."""
+        try:
+            return read_floor(self._disk, self.path)
+        except DamageError:
+            floor = rebuilt_floor(self._disk, self.path)
+            write_floor(self._disk, self.path, floor)
+            return floor
 
     def append(self, commit: Commit) -> int:
         """Write a commit to the log, not yet durable, and return the ticket to wait for."""
         with self._appending:
             log, last = self._opened()
-            mark = _next_mark(last, commit)
+            mark = next_mark(last, commit)
             with self._doing(f"append epoch {commit.epoch}"):
                 if log.is_full():
                     self._begin_segment(log)
                 start = log.position.offset
-                position = log.append(commit, self._durable_epoch, mark.slots)
+                position = log.append(commit, self._synced_epoch, mark.slots)
             self._bytes += position.offset - start
+            if commit.input is not None:
+                self._input_epoch = commit.epoch
             with self._changed:
-                self._appended = _at(mark, position)
+                self._appended = mark_at(mark, position)
             return commit.epoch
 
     def _begin_segment(self, log: LogWriter) -> None:
         """Begin a segment once everything before it is synced and its publication is, too."""
-        self.wait(log.position.epoch)
+        self._sync(log.position.epoch)
         self._published().sync()
         log.begin_segment()
 
     def wait(self, ticket: int) -> None:
-        """Return when the epoch is durable and published.
+        """Return when the epoch is as durable as the store promises, and published.
 
         The first thread that comes syncs for all that was appended until then; those that come
         meanwhile wait for it, and one of them syncs next.
         """
+        if self.durability == "none":
+            self._show(ticket)
+        else:
+            self._sync(ticket, self._group_delay_us if self.durability == "group" else 0)
+
+    def _show(self, ticket: int) -> None:
+        """Publish what is written, at least up to the epoch, though it is not synced."""
+        with self._publishing:
+            if self._published_at.epoch >= ticket:
+                return
+            self._check_running()
+            appended = self._checked_appended(ticket)
+            with self._doing(f"publish epoch {appended.epoch}"):
+                self._published().publish(appended.position, self._synced_epoch)
+                self._published_at = appended.position
+
+    def _sync(self, ticket: int, delay_us: int = 0) -> None:
+        """Return when the epoch is synced and published."""
         with self._changed:
-            target = self._lead(ticket)
+            target = self._lead(ticket, delay_us)
         if target is None:
             return
-        log, head = self._log, self._published()
+        log = self._log
         try:
             with self._doing(f"sync epoch {target.epoch}"):
-                if log is not None:
+                if log is not None and target.position.offset:
                     log.file().sync()
-                head.publish(target.position)
-                with self._changed:
-                    self._durable_epoch = target.epoch
+                self._publish_synced(target)
         finally:
             with self._changed:
                 self._syncing = False
                 self._changed.notify_all()
 
-    def _lead(self, ticket: int) -> Mark | None:
+    def _publish_synced(self, target: Mark) -> None:
+        with self._publishing:
+            if self._published_at.epoch < target.epoch:
+                self._published_at = target.position
+            self._published().publish(self._published_at, target.epoch)
+        with self._changed:
+            self._synced_epoch = target.epoch
+
+    def _lead(self, ticket: int, delay_us: int) -> Mark | None:
         """Become the thread that syncs and return what it will make durable, or None when done."""
+        arrived = False
         while True:
-            if self._durable_epoch >= ticket:
+            if self._synced_epoch >= ticket:
                 return None
             self._check_running()
-            if self._appended is None or self._appended.epoch < ticket:
-                raise InvariantError(f"epoch {ticket} was never appended")
+            self._checked_appended(ticket)
+            if not arrived:
+                arrived = True
+                self._arrived += 1
+                self._gathered.notify_all()
             if not self._syncing:
                 self._syncing = True
-                return self._appended
+                return self._gather(ticket, delay_us)
             self._changed.wait()
+
+    def _gather(self, ticket: int, delay_us: int) -> Mark:
+        """Wait a little, but only for as many as came the last time, and take what is appended."""
+        if delay_us:
+            self._gathered.wait_for(self._is_gathered, delay_us / 1e6)
+        self._group, self._arrived = max(self._arrived, 1), 0
+        return self._checked_appended(ticket)
+
+    def _is_gathered(self) -> bool:
+        return self._arrived >= self._group or self._stopped is not None
+
+    def _checked_appended(self, ticket: int) -> Mark:
+        if self._appended is None or self._appended.epoch < ticket:
+            raise InvariantError(f"epoch {ticket} was never appended")
+        return self._appended
 
     def commit(self, commit: Commit) -> None:
         """Append a commit and return when it is durable."""
         self.wait(self.append(commit))
 
     def results(self, first_epoch: int, last_epoch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """The recorded results of a range of durable epochs, both ends included."""
+        """The recorded results of a range of published epochs, both ends included."""
         self._check_running()
-        return read_results(self._reader, first_epoch, last_epoch, self._durable_epoch)
+        last = self._published_at.epoch
+        return read_results(self._disk, self.path, self._reader, first_epoch, last_epoch, last)
 
     def log_bytes_since_snapshot(self) -> int:
         """The bytes that recovery would have to replay if the store were opened again now."""
         return self._bytes - self._snapshot_bytes
 
-    def snapshot(self, epoch: int, images: Mapping[str, Iterable[pa.RecordBatch]]) -> None:
-        """Write all tables at the last appended epoch: "__slot" and columns, live rows only.
+    def snapshot(
+        self,
+        epoch: int | None = None,
+        images: Mapping[str, Iterable[pa.RecordBatch]] | None = None,
+    ) -> int:
+        """Write all tables at the last appended epoch as a snapshot, and return that epoch.
 
-        Only the beginning needs the writer's attention: commits may go on in other threads
-        meanwhile, as long as the images stay those of the epoch.
+        Without images it is made of the last snapshot and the log, from any thread, while commits
+        go on, and only what changed is written. Where epochs were logged as input, the engine has
+        to give the images of its epoch: "__slot" and columns, live rows only, slot-ascending;
+        they must stay those of the epoch while they are written.
         """
-        with self._appending:
-            _, mark = self._opened()
-            at_bytes = self._bytes
-        _check_images(mark, epoch, images)
-        self.wait(epoch)
-        with self._doing(f"write the snapshot of epoch {epoch}"):
-            folder = self._inside(layout.SNAPSHOT_FOLDER)
-            write_snapshot(self._disk, folder, mark, images)
-            self._published().sync()
-            for old in snapshot_epochs(self._disk, folder)[:-SNAPSHOTS_KEPT]:
-                self._disk.remove(os.path.join(folder, layout.snapshot_name(old)))
-        with self._appending:
-            self._snapshot_bytes = max(self._snapshot_bytes, at_bytes)
+        with self._tidying:
+            with self._appending:
+                _, mark = self._opened()
+                at_bytes, input_epoch = self._bytes, self._input_epoch
+            if images is not None:
+                check_images(mark, mark.epoch if epoch is None else epoch, images)
+            elif input_epoch > max(self._snapshot_epochs(), default=0):
+                raise InvariantError(
+                    f"a snapshot after epoch {input_epoch}, logged as input, needs images"
+                )
+            self._sync(mark.epoch)
+            with self._doing(f"write the snapshot of epoch {mark.epoch}"):
+                self._write_snapshot(mark, images)
+                self._published().sync()
+                self._tidy()
+            with self._appending:
+                self._snapshot_bytes = max(self._snapshot_bytes, at_bytes)
+            return mark.epoch
+
+    def _snapshot_epochs(self) -> list[int]:
+        return snapshot_epochs(self._disk, self._inside(layout.SNAPSHOT_FOLDER))
+
+    def _write_snapshot(
+        self, mark: Mark, images: Mapping[str, Iterable[pa.RecordBatch]] | None
+    ) -> None:
+        folder = self._inside(layout.SNAPSHOT_FOLDER)
+        base = newest_snapshot(self._disk, folder)
+        try:
+            if mark.epoch in (0, base.epoch if base is not None else 0):
+                return  # there is nothing to add: the file may even be referred to already
+            recorded = recorded_results(self._reader, base, mark)
+            tables: Mapping[str, Iterable[Any]] = (
+                images_from_log(self._reader, base, mark) if images is None else images
+            )
+            write_snapshot(self._disk, folder, mark, tables, recorded)
+        finally:
+            if base is not None:
+                base.close()
+
+    def _tidy(self) -> None:
+        """After a snapshot: give up what the policy does not keep."""
+        trimmer = Trimmer(self._disk, self.path)
+        if self.retain is None:
+            trimmer.thin()
+        else:
+            trimmer.trim(self.retain, self._synced_epoch, self._clock.time_us())
+
+    def trim(self, retain: Retention | None = None) -> Trimmed:
+        """Remove what a policy, the store's own by default, does not keep and no reader needs."""
+        policy = retain if retain is not None else self.retain
+        if policy is None:
+            raise InputError("trim needs a retention: the store was opened to keep everything")
+        with self._tidying, self._doing("trim"):
+            self._opened()
+            last, now_us = self._synced_epoch, self._clock.time_us()
+            return Trimmer(self._disk, self.path).trim(policy, last, now_us)
 
     def close(self) -> None:
         """Make everything appended durable and release the lock; also after a failure."""
-        with self._appending:
+        with self._tidying, self._appending:
             if self._stopped is None and self._appended is not None:
                 try:
-                    self.wait(self._appended.epoch)
+                    self._sync(self._appended.epoch)
                     with self._doing("close"):
                         self._published().sync()
                 finally:
@@ -311,6 +451,7 @@ class Store:
             if self._stopped is None:
                 self._stopped = f"could not {what}: {_reason(error)}"
             self._changed.notify_all()
+            self._gathered.notify_all()
         if isinstance(error, OSError):
             raise StoreError(
                 f"could not {what} of the store {self.path}: {_reason(error)}; reopen the store to "
@@ -319,29 +460,12 @@ class Store:
         raise error
 
 
-def read_results(
-    log: LogReader, first_epoch: int, last_epoch: int, durable_epoch: int
-) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The recorded results of a range of epochs; epochs that have none are left out."""
-    if first_epoch > last_epoch:
-        return iter(())
-    segments = log.segments()
-    oldest = segments[0] if segments else 1
-    if first_epoch < oldest or last_epoch > durable_epoch:
-        raise InputError(
-            f"results of epochs {first_epoch} to {last_epoch} were asked for, and the store has "
-            f"epochs {oldest} to {durable_epoch}"
-        )
-    return _results(log, first_epoch, last_epoch)
-
-
-def _results(
-    log: LogReader, first_epoch: int, last_epoch: int
-) -> Iterator[tuple[int, pa.RecordBatch]]:
-    for frame in log.frames(log.locate(first_epoch), last_epoch):
-        batch = results_of(frame.payload)
-        if batch is not None:
-            yield frame.header.epoch, batch
+def _check_durability(durability: str, group_delay_us: int) -> None:
+    known = get_args(Durability)
+    if durability not in known:
+        raise InputError(f"durability {durability!r}: it is one of {', '.join(known)}")
+    if group_delay_us < 0:
+        raise InputError(f"group_delay_us is {group_delay_us}: it cannot be below 0")
 
 
 def _check_folder(disk: Disk, folder: str) -> None:
@@ -357,6 +481,7 @@ def _check_folder(disk: Disk, folder: str) -> None:
         layout.HEAD_NAME,
         layout.LOG_FOLDER,
         layout.SNAPSHOT_FOLDER,
+        layout.LEASE_FOLDER,
         layout.MANIFEST_NAME + layout.UNFINISHED_SUFFIX,
     }
     if layout.MANIFEST_NAME not in names and names - known:
@@ -364,49 +489,6 @@ def _check_folder(disk: Disk, folder: str) -> None:
         raise InputError(
             f"{folder} is not a store and not empty (it holds {other}): name a new folder"
         )
-
-
-def _next_mark(last: Mark, commit: Commit) -> Mark:
-    """What the store remembers after the commit; InputError when the commit does not fit."""
-    if commit.epoch != last.epoch + 1:
-        raise InvariantError(f"epoch {commit.epoch} cannot follow epoch {last.epoch}")
-    sources, inlets, slots = last.sources, last.inlets, dict(last.slots)
-    if commit.source is not None:
-        query, batch = commit.source
-        sources = {**sources, query: (batch, commit.epoch)}
-    if commit.inlets:
-        inlets = {**inlets, **commit.inlets}
-    for table, changes in commit.changes.items():
-        slots[table] = max(slots.get(table, 0), _slot_bound(table, changes))
-    return Mark(last.position, commit.time_us, sources, inlets, slots)
-
-
-def _at(mark: Mark, position: layout.Position) -> Mark:
-    return Mark(position, mark.time_us, mark.sources, mark.inlets, mark.slots)
-
-
-def _slot_bound(table: str, changes: pa.RecordBatch) -> int:
-    """One more than the highest slot of a batch of changes."""
-    begin = [(field.name, field.type) for field in list(changes.schema)[:2]]
-    if begin != [(SLOT, pa.int64()), (ALIVE, pa.bool_())]:
-        raise InvariantError(
-            f"changes of table {table} begin with {begin} in place of {SLOT} int64, {ALIVE} bool"
-        )
-    if changes.num_rows == 0:
-        return 0
-    # Seen as unsigned, a negative slot is the highest: one pass checks and finds the bound.
-    highest = int(changes.column(0).to_numpy().view(np.uint64).max())
-    if highest >= 1 << 63:
-        raise InvariantError(f"changes of table {table} have slot {highest - (1 << 64)}")
-    return highest + 1
-
-
-def _check_images(mark: Mark, epoch: int, images: Mapping[str, Any]) -> None:
-    if epoch != mark.epoch:
-        raise InvariantError(f"a snapshot of epoch {epoch} after epoch {mark.epoch} was appended")
-    missing = sorted(set(mark.slots) - set(images))
-    if missing:
-        raise InvariantError(f"the snapshot of epoch {epoch} lacks the tables {missing}")
 
 
 def _reason(error: BaseException) -> str:

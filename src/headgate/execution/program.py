@@ -14,14 +14,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headgate.errors import DeclarationError
+from headgate.errors import DeclarationError, InputError
 from headgate.execution.compiler import describe_error
 from headgate.execution.interpreter import Interpreter, error_reason
 from headgate.execution.kernel import Kernel, build_kernel, literal_texts
-from headgate.execution.scheme import SERIAL, Scheme, run_parallel
+from headgate.execution.scheme import SERIAL, Scheme, explain, run_parallel
 from headgate.execution.signature import Signature, column_places
 from headgate.execution.source import is_found_late
 from headgate.io import RealClock
+from headgate.planning.figures import Figures
 from headgate.scheduling.decision import Decision
 from headgate.state.columns import StoredColumn
 from headgate.state.layout import Layout, record_layout
@@ -171,6 +172,15 @@ class Program:
         changed = run.changed()
         run.release(changed)
         return Execution(run.outcome, run.reason, self.fixed_reasons, changed)
+
+    def explain(self, works: Sequence[Work], order: np.ndarray, route: np.ndarray) -> Figures:
+        """The figures of the graph of a resolved batch, which does not run."""
+        if self.compiled_count < len(self.signatures):
+            raise InputError("explain needs compiled transactions")
+        run = Run(self, works, order, route, 0)
+        figures = explain(run)
+        run.release({})
+        return figures
 
     def _learn(self, seconds: float, transactions: int) -> None:
         """Remember what a transaction costs one after another, the last batches counting most."""

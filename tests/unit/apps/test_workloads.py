@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -75,7 +76,7 @@ def test_batches_are_as_long_as_the_punctuation_interval_and_the_last_has_the_re
 def test_events_arrive_late_within_their_batch_only() -> None:
     workload = small("ledger", events=2_000, batch_events=500, disorder=20)
     stamps = [numbers(batch, "ts").astype(np.int64) for batch in workload.batches()]
-    for earlier, later in zip(stamps, stamps[1:], strict=False):
+    for earlier, later in itertools.pairwise(stamps):
         assert earlier.max() < later.min()
     overtaken = np.concatenate([np.maximum.accumulate(part) - part for part in stamps])
     places = overtaken / 1_000
