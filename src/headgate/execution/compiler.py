@@ -12,7 +12,7 @@ import types as python_types
 from typing import Any
 
 import numba
-from numba.core import errors, ir, types
+from numba.core import ir, types
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import FunctionPass, register_pass
 from numba.core.ir_utils import build_definitions, get_definition, guard, mk_unique_var
@@ -21,7 +21,7 @@ from numba.core.untyped_passes import RewriteDynamicRaises
 from headgate.errors import DeclarationError
 from headgate.execution import actions
 from headgate.execution.integers import CHECKED_BUILTINS, CHECKED_OPERATORS
-from headgate.execution.values import AbortType, store_column, text_of
+from headgate.execution.values import AbortType, same_length, store_column, text_of
 from headgate.state.strings import text_code
 
 FUNCTIONS = "__headgate_functions__"  # in a clone's globals: function -> its compiled form
@@ -93,7 +93,27 @@ class _Rewriter:
             return self._text(block, statement, value.value)
         if isinstance(value, ir.Expr) and value.op == "getattr":
             return self._module_member(block, statement)
+        if (
+            isinstance(value, ir.Expr)
+            and value.op == "call"
+            and dict(value.kws).keys() == {"strict"}
+        ):
+            return self._strict_zip(block, statement)
         return [statement]
+
+    def _strict_zip(self, block: Any, statement: Any) -> list[Any]:
+        """zip(a, b, strict=...): Numba's zip takes no keywords, so the lengths are compared first."""
+        call = statement.value
+        strict = guard(self.func_ir.infer_constant, dict(call.kws)["strict"])
+        if self._value_of(call.func) is not zip or strict not in (True, False):
+            return [statement]
+        plain = ir.Assign(
+            ir.Expr.call(call.func, call.args, (), call.loc), statement.target, statement.loc
+        )
+        if not strict:
+            return [plain]
+        nothing = ir.Var(block.scope, mk_unique_var("$lengths"), statement.loc)
+        return [*self._call(block, same_length, call.args, nothing, statement.loc), plain]
 
     def _module_member(self, block: Any, statement: Any) -> list[Any]:
         found = self._value_of(statement.target)
@@ -231,7 +251,7 @@ def compile_checked(dispatcher: Any, signature: tuple[Any, ...], where: str) -> 
     """Compile for these argument types; refuse with the line and the reason what cannot compile."""
     try:
         dispatcher.compile(signature)
-    except errors.NumbaError as error:
+    except Exception as error:  # Numba's own checks are partly bare assertions
         raise DeclarationError(f"{where} {describe_error(error)}") from error
     answer = dispatcher.overloads[signature].signature.return_type
     inner = answer.type if isinstance(answer, types.Optional) else answer

@@ -112,7 +112,11 @@ class Program:
         if not compiled:
             return None
         try:
-            return build_kernel(compiled)
+            kernel = build_kernel(compiled)
+            none, nothing = np.empty(0, np.int64), np.empty(0, np.int8)
+            # Compile now, or load from the cache: not in the middle of the first batch.
+            kernel.run(0, 0, 0, none, none, nothing, none, none, *[0] * len(kernel.arguments))
+            return kernel
         except Exception as error:
             names = ", ".join(signature.name for signature in compiled)
             raise DeclarationError(f"transactions {names}: {describe_error(error)}") from error

@@ -381,6 +381,17 @@ def _getitem(container: Any, place: Any) -> Any:
     return pick
 
 
+def same_length(left: Any, right: Any) -> None:
+    """What zip(strict=True) asks of two sequences, with Python's words when it is not so."""
+    if len(right) < len(left):
+        raise ValueError("zip() argument 2 is shorter than argument 1")
+    if len(right) > len(left):
+        raise ValueError("zip() argument 2 is longer than argument 1")
+
+
+overload(same_length, strict=False)(lambda left, right: same_length)
+
+
 @infer
 class _Walk(AbstractTemplate):
     key = "getiter"
