@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from headgate.spark.session import choose_worker_interpreter as _choose_worker_interpreter
 
 if TYPE_CHECKING:
+    from headgate.durability import Retention
     from headgate.engine import Engine
     from headgate.engine import open_engine as open
     from headgate.errors import (
@@ -39,6 +40,7 @@ __all__ = [
     "InvariantError",
     "LockedError",
     "Result",
+    "Retention",
     "StoreError",
     "Table",
     "Transaction",
@@ -54,6 +56,7 @@ __all__ = [
 # Where each public name lives. They are imported when first used, so that a Spark worker that only
 # reads a store's files does not wait for the compiler to be imported.
 _HOMES = {
+    "durability": "Retention",
     "errors": (
         "DamageError DeclarationError FormatError HeadgateError InputError InvariantError "
         "LockedError StoreError"

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +29,7 @@ from headgate.declarations import (
     merge_stream,
     merge_tables,
 )
-from headgate.durability import ALIVE, SLOT, Commit, Store
+from headgate.durability import ALIVE, SLOT, Commit, Retention
 from headgate.durability import Inlet as InletState
 from headgate.errors import InputError, StoreError
 from headgate.events import as_table, complete_rows, from_dicts
@@ -39,6 +38,7 @@ from headgate.execution.program import Execution, Program, address
 from headgate.execution.scheme import SERIAL, Scheme, make_scheme
 from headgate.inlet import Arranger, Plan, latest_time_us, make_plan
 from headgate.io import Clock, Disk, RealClock
+from headgate.journal import Journal
 from headgate.planning.figures import Figures
 from headgate.query.mirror import Mirror
 from headgate.query.sql import Answer, run_sql
@@ -61,8 +61,6 @@ if TYPE_CHECKING:
     from headgate.spark.sink import Sink
 
 Source = tuple[str, int]
-SNAPSHOT_LOG_BYTES = 256 << 20  # recovery replays at most about this much log
-SNAPSHOT_CHUNK_ROWS = 1 << 16
 POOL_SLACK = 1 << 18  # texts the string pool may hold for nothing before it is compacted
 
 
@@ -71,17 +69,23 @@ def open_engine(
     tables: Iterable[Table] = (),
     transactions: Iterable[Transaction] = (),
     *,
+    durability: str = "sync",
+    retain: Retention | None = None,
     disk: Disk | None = None,
     clock: Clock | None = None,
 ) -> Engine:
     """Open a store (made when it is not there), or an engine in memory for `path=None`.
+
+    `durability` is "sync" (an answer means synced), "group" (the same, but commits of several
+    threads share a sync) or "none" (survives a killed process, not a power cut). `retain` says
+    which past epochs to keep; None keeps all.
 
     >>> accounts = Table("accounts", "id bigint, balance double", key="id")
     >>> with open_engine(None, tables=[accounts]) as engine:
     ...     engine.load(accounts, [{"id": 1, "balance": 10.0}])
     1
     """
-    return Engine(path, tables, transactions, disk=disk, clock=clock)
+    return Engine(path, tables, transactions, durability, retain, disk, clock)
 
 
 class Engine:
@@ -92,28 +96,26 @@ class Engine:
         path: str | Path | None,
         tables: Iterable[Table],
         transactions: Iterable[Transaction],
-        *,
-        disk: Disk | None,
-        clock: Clock | None,
+        durability: str = "sync",
+        retain: Retention | None = None,
+        disk: Disk | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self._clock = clock or RealClock()
         self._lock = threading.RLock()
         self._stopped: str | None = None
-        self._writer: ThreadPoolExecutor | None = None
-        self._writing: Future[None] | None = None  # the last record given to the writing thread
         declared = by_name(tables, "table", Table)
         self.transactions = by_name(transactions, "transaction", Transaction)
-        self._store = None if path is None else Store.open(path, disk, self._clock)
+        self._journal = Journal.open(path, disk, self._clock, durability, retain)
         try:
             self._begin(declared)
         except BaseException:
-            if self._store is not None:
-                self._store.close()
+            self._journal.close()
             raise
 
     def _begin(self, declared: Mapping[str, Table]) -> None:
         """Fit the program to the store, recover its state and note what is new."""
-        manifest = {} if self._store is None else self._store.manifest
+        manifest = self._journal.manifest
         self.tables = merge_tables(declared.values(), manifest.get("tables", {}))
         check_tables_known(self.transactions, self.tables)
         for table in self.tables.values():
@@ -128,17 +130,19 @@ class Engine:
         self._inlets: dict[str, InletState] = {}
         self._sources: dict[str, tuple[int, int]] = {}
         self._recent: dict[str, pa.Table] = {}  # in memory only: the last results of each source
+        self._applied: dict[Source, EngineInlet | None] = {}  # by this process, the last of each
         self._pool_used = 0
         self.epoch = 0
         for transaction in self.transactions.values():
             # Literals take their codes before any text from the store can take them.
             self._program((transaction,))
-        if self._store is not None:
-            self._recover(self._store)
-            self._declare()
+        self._recover()
+        self._declare()
 
-    def _recover(self, store: Store) -> None:
-        recovered = store.recover()
+    def _recover(self) -> None:
+        recovered = self._journal.recover()
+        if recovered is None:
+            return
         self.epoch = recovered.epoch
         self._sources = dict(recovered.sources)
         self._inlets = dict(recovered.inlets)
@@ -156,8 +160,7 @@ class Engine:
             "tables": {name: describe_table(table) for name, table in self.tables.items()},
             "streams": self._streams,
         }
-        if self._store is not None and self._store.manifest != manifest:
-            self._store.write_manifest(manifest)
+        self._journal.declare(manifest)
 
     # --- loading ------------------------------------------------------------------------------
 
@@ -193,7 +196,7 @@ class Engine:
 
     def _commit_load(self, rows: Rows, given: pa.Table, slots: range) -> None:
         name = rows.table.name
-        if self._store is not None:
+        if self._journal.store is not None:
             arrays = [
                 pa.array(np.arange(slots.start, slots.stop)),
                 pa.array(np.ones(len(slots), np.bool_)),
@@ -202,8 +205,8 @@ class Engine:
             names = [SLOT, ALIVE, *rows.table.schema.names]
             changes = {name: pa.RecordBatch.from_arrays(arrays, names=names)}
             commit = Commit(self.epoch + 1, self._clock.time_us(), changes=changes)
-            self._append(commit, later=False)
-            self._store.wait(commit.epoch)
+            self._journal.append(commit, later=False)
+            self._journal.wait(commit.epoch)
         self._mirrors[name].note(np.arange(slots.start, slots.stop))
         self._written.add(name)
         self.epoch += 1
@@ -243,7 +246,7 @@ class Engine:
         parts = []
         for first in range(0, table.num_rows, batch_size):
             with self._lock, self._running():
-                before = self._writing
+                before = self._journal.writing
                 results, epoch = self._process(
                     plan, table.slice(first, batch_size), None, later=True
                 )
@@ -349,16 +352,36 @@ class Engine:
         if changed:
             self._declare()
 
-    def _apply(self, plan: Plan, events: pa.Table, source: Source | None) -> pa.Table:
+    def _apply(
+        self,
+        plan: Plan,
+        events: pa.Table,
+        source: Source | None,
+        sink: EngineInlet | None = None,
+    ) -> pa.Table:
         """One batch, one epoch, exactly once per source; returns its results when durable."""
         with self._lock, self._running():
             if source is not None and self._is_replay(source):
+                self._refuse_twin(source, sink)
                 return self._recorded(plan, source)
             if events.num_rows == 0:
                 return self._empty(plan)
             results, epoch = self._process(plan, events, source)
+            if source is not None:
+                self._applied = {
+                    known: found for known, found in self._applied.items() if known[0] != source[0]
+                }
+                self._applied[source] = sink
         self._wait(epoch)
         return results
+
+    def _refuse_twin(self, source: Source, sink: EngineInlet | None) -> None:
+        """Two sinks in one foreachBatch come with one batch number: only names tell them apart."""
+        if self._applied.get(source, sink) is not sink:
+            raise InputError(
+                f"two sinks of this engine got batch {source[1]} of one query; "
+                "give each of them a name: engine.sink(..., name='deposits')"
+            )
 
     def _process(
         self,
@@ -396,15 +419,16 @@ class Engine:
     ) -> None:
         """Append the epoch to the log and make it the engine's own."""
         epoch = self.epoch + 1
-        if self._store is not None:
+        if self._journal.store is not None:
             changes = {
                 name: self._changes(name, slots) for name, slots in execution.changed.items()
             }
             time_us = self._clock.time_us()
-            self._append(Commit(epoch, time_us, source, changes, batch, inlets), later=later)
+            commit = Commit(epoch, time_us, source, changes, batch, inlets)
+            self._journal.append(commit, later=later)
         if source is not None:
             self._sources[source[0]] = (source[1], epoch)
-            if self._store is None:
+            if self._journal.store is None:
                 self._recent[source[0]] = with_epoch(batch, epoch)
         self._inlets.update(inlets)
         for name, slots in execution.changed.items():
@@ -412,25 +436,6 @@ class Engine:
         self._written.update(execution.changed)
         self.epoch = epoch
         self._tidy()
-
-    def _append(self, commit: Commit, *, later: bool) -> None:
-        """Write the log record here, or in the writing thread; epochs never overtake each other."""
-        store = self._store
-        if store is None:
-            return
-        if later:
-            if self._writer is None:
-                self._writer = ThreadPoolExecutor(1, thread_name_prefix="headgate-log")
-            self._writing = self._writer.submit(store.commit, commit)
-        else:
-            self._written_so_far()
-            store.append(commit)
-
-    def _written_so_far(self) -> None:
-        """Wait until the writing thread is done with what it was given."""
-        if self._writing is not None:
-            writing, self._writing = self._writing, None
-            writing.result()
 
     def _changes(self, name: str, slots: np.ndarray) -> pa.RecordBatch:
         rows = self._rows[name]
@@ -450,12 +455,7 @@ class Engine:
                 [codes for rows in self._rows.values() for codes in rows.text_codes()]
             )
             self._pool_used = self._pool.count
-        if self._store is not None and self._store.log_bytes_since_snapshot() > SNAPSHOT_LOG_BYTES:
-            self._written_so_far()
-            self._store.snapshot(self.epoch, self._images())
-
-    def _images(self) -> dict[str, Iterator[pa.RecordBatch]]:
-        return {name: _image(rows) for name, rows in self._rows.items()}
+        self._journal.snapshot_when_due()
 
     def _is_replay(self, source: Source) -> bool:
         seen = self._sources.get(source[0])
@@ -464,15 +464,14 @@ class Engine:
     def _recorded(self, plan: Plan, source: Source) -> pa.Table:
         """The results that were recorded when this very micro-batch was first applied."""
         batch_id, epoch = self._sources[source[0]]
-        if self._store is None:
+        if self._journal.store is None:
             recent = self._recent.get(source[0])
             return recent if recent is not None and batch_id == source[1] else self._empty(plan)
         self._wait(epoch)
         if batch_id != source[1]:
             return self._empty(plan)  # older than the last: Spark does not ask for its results
-        for found, batch in self._store.results(epoch, epoch):
-            return with_epoch(batch, found)
-        return self._empty(plan)
+        batch = self._journal.results(epoch)
+        return self._empty(plan) if batch is None else with_epoch(batch, epoch)
 
     def _empty(self, plan: Plan) -> pa.Table:
         return results_arrow(plan).empty_table()
@@ -524,10 +523,7 @@ class Engine:
         with self._lock:
             if self._stopped == "it was closed":
                 return
-            if self._writer is not None:
-                self._writer.shutdown(wait=True)
-            if self._store is not None:
-                self._store.close()
+            self._journal.close()
             self._stopped = "it was closed"
 
     def __enter__(self) -> Engine:
@@ -537,18 +533,14 @@ class Engine:
         self.close()
 
     def __repr__(self) -> str:
-        where = "in memory" if self._store is None else str(self._store.path)
+        store = self._journal.store
+        where = "in memory" if store is None else str(store.path)
         return f"<engine {where} at epoch {self.epoch}: {', '.join(self.tables)}>"
 
     def _wait(self, epoch: int) -> None:
         """Return when the epoch is durable; the engine stops when it cannot become so."""
-        if self._store is None:
-            return
         try:
-            writing = self._writing
-            if writing is not None:
-                writing.result()
-            self._store.wait(epoch)
+            self._journal.wait(epoch)
         except BaseException as error:
             self._stopped = f"epoch {epoch} did not become durable ({error})"
             raise
@@ -588,14 +580,11 @@ class EngineInlet:
         return self._plan.columns
 
     def apply(self, events: pa.Table, source: Source | None) -> pa.Table:
-        return self._engine._apply(self._plan, events, source)
+        """One micro-batch, known by its query, its number and the sink's name if it has one.
 
-
-def _image(rows: Rows) -> Iterator[pa.RecordBatch]:
-    """The live rows with their slots, in chunks, for a snapshot."""
-    for first in range(0, rows.count, SNAPSHOT_CHUNK_ROWS):
-        last = min(first + SNAPSHOT_CHUNK_ROWS, rows.count)
-        alive = first + np.flatnonzero(rows.words[first:last, 0] & 1)
-        batch = rows.arrow(alive)
-        arrays = [pa.array(alive), *batch.columns]
-        yield pa.RecordBatch.from_arrays(arrays, names=[SLOT, *rows.table.schema.names])
+        The transactions are not part of that name: a program that was changed between a crash and
+        its restart must still recognise the batch that it had committed.
+        """
+        if source is not None and self._plan.name is not None:
+            source = (f"{source[0]}/{self._plan.name}", source[1])
+        return self._engine._apply(self._plan, events, source, self)

@@ -343,7 +343,9 @@ class Arranger:
             after = reached if before is None else max(before, reached)
         late = rows[times[rows] < before] if before is not None else NO_ROWS
         timely = rows[times[rows] >= before] if before is not None else rows
-        passed = times[timely] <= (after if after is not None else 0)
+        # What is at the watermark itself waits: an event may still come that ties with it in time
+        # and goes before it by a further order column.
+        passed = times[timely] < (after if after is not None else 0)
         order = sort_rows(keys, timely[passed])
         if self.plan.late == "append":
             order, late = np.concatenate([order, sort_rows(keys, late)]), NO_ROWS

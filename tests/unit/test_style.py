@@ -29,6 +29,7 @@ LAYERS = (
     "spark",
     "dataflow",
     "engine",
+    "journal",
     "declarations",
     "results",
     "inlet",

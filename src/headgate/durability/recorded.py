@@ -43,7 +43,7 @@ def read_results(
             found = _carried(disk, path, first_epoch)
             if found is not None:
                 held.release()
-                return iter([(first_epoch, found)])
+                return iter([(first_epoch, pa.concat_batches(found))] if found else [])
         _check_range(first_epoch, last_epoch, floor + 1, published)
     except BaseException:
         held.release()
@@ -70,7 +70,7 @@ def _results(
                 yield frame.header.epoch, batch
 
 
-def _carried(disk: Disk, path: str, epoch: int) -> pa.RecordBatch | None:
+def _carried(disk: Disk, path: str, epoch: int) -> list[pa.RecordBatch] | None:
     """The results of an epoch that the newest snapshot carries on."""
     snapshot = newest_snapshot(disk, os.path.join(path, layout.SNAPSHOT_FOLDER))
     if snapshot is None:

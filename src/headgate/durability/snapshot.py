@@ -268,12 +268,12 @@ class Snapshot:
         blocks = self._footer.get("recorded", {}).get(query)
         return None if blocks is None else [self._reference(block) for block in blocks]
 
-    def recorded_at(self, epoch: int) -> pa.RecordBatch | None:
-        """The results of an epoch that was the last of some source, if it is here."""
+    def recorded_at(self, epoch: int) -> list[pa.RecordBatch] | None:
+        """The results of an epoch that was the last of some source; None when it is not here."""
         for query, (_, last) in self._footer["sources"].items():
             blocks = self.recorded(query) if last == epoch else None
-            if blocks:
-                return pa.concat_batches([self.batch(block) for block in blocks])
+            if blocks is not None:
+                return [self.batch(block) for block in blocks]
         return None
 
     def mark(self) -> Mark:

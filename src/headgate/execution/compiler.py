@@ -102,7 +102,7 @@ class _Rewriter:
         return [statement]
 
     def _strict_zip(self, block: Any, statement: Any) -> list[Any]:
-        """zip(a, b, strict=...): Numba's zip takes no keywords, so the lengths are compared first."""
+        """zip(a, b, strict=...): Numba's zip takes no keywords, so compare the lengths first."""
         call = statement.value
         strict = guard(self.func_ir.infer_constant, dict(call.kws)["strict"])
         if self._value_of(call.func) is not zip or strict not in (True, False):

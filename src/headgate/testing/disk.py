@@ -17,6 +17,7 @@ from __future__ import annotations
 import copy
 import enum
 import errno
+import hashlib
 import os
 import random
 import threading
@@ -173,6 +174,8 @@ class SimulatedDisk:
         self.crashed = False
         self.trace: list[tuple[str, str]] = []
         self._root = _Folder()
+        # Folders are never removed, so a path that led to one always does.
+        self._folders: dict[str, _Folder] = {}
         self._locks: set[str] = set()
         self._guard = threading.RLock()
 
@@ -341,6 +344,15 @@ class SimulatedDisk:
         disk._root = copy.deepcopy(self._root)
         return disk
 
+    def fingerprint(self) -> bytes:
+        """A digest of every name and byte: two disks with the same one are the same to programs."""
+        digest = hashlib.blake2b(digest_size=16)
+        for path in self.paths():
+            content = self._file_at(path).seen
+            digest.update(f"{path}\0{len(content)}\0".encode())
+            digest.update(content)
+        return digest.digest()
+
     def paths(self) -> tuple[str, ...]:
         """The paths of all files."""
         return tuple(sorted(_paths("", self._root)))
@@ -369,15 +381,19 @@ class SimulatedDisk:
         return folder.seen.get(name)
 
     def _folder_of(self, path: str) -> tuple[_Folder, str]:
-        above, name = os.path.split(path)
-        return self._folder(above), name
+        above, _, name = path.rpartition("/")
+        return self._folder(above or "/"), name
 
     def _folder(self, path: str) -> _Folder:
+        known = self._folders.get(path)
+        if known is not None:
+            return known
         node = self._node(path)
         if node is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         if not isinstance(node, _Folder):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+        self._folders[path] = node
         return node
 
     def _contents(self, folder: _Folder) -> Iterator[_Content]:
