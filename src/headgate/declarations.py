@@ -35,7 +35,8 @@ def merge_tables(declared: Iterable[Table], stored: Mapping[str, Any]) -> dict[s
 
 
 def _refuse_difference(declared: Table, stored: Table) -> None:
-    mine, theirs = describe_table(declared), describe_table(stored)
+    """Only new columns that have a default may be added; nothing else may differ."""
+    mine, theirs = describe_table(_without_new_columns(declared, stored)), describe_table(stored)
     for part in ("columns", "key", "check"):
         if mine[part] != theirs[part]:
             raise DeclarationError(
@@ -43,6 +44,21 @@ def _refuse_difference(declared: Table, stored: Table) -> None:
                 f"the store has {theirs[part]!r}; declare it as the store has it, "
                 "or open another store"
             )
+
+
+def _without_new_columns(declared: Table, stored: Table) -> Table:
+    kept = [
+        column
+        for column in declared.schema
+        if column.name in stored.schema or column.default is None
+    ]
+    if len(kept) == len(declared.schema.columns):
+        return declared
+    check = None if declared.check is None else declared.check.text
+    try:
+        return Table(declared.name, Schema(tuple(kept)).ddl, declared.key, check)
+    except DeclarationError:  # its check names a new column: that is a difference
+        return declared
 
 
 def merge_stream(stored: Mapping[str, Any] | None, results: Schema) -> dict[str, Any]:

@@ -147,8 +147,11 @@ class Engine:
         self._sources = dict(recovered.sources)
         self._inlets = dict(recovered.inlets)
         for name, image in recovered.images.items():
+            table = self.tables[name]
             slots = image.column(SLOT).to_numpy()
-            self._rows[name].restore(slots, image, self.epoch)
+            # Rows from before a column was declared take its default.
+            rows = complete_rows(image.drop_columns([SLOT]), table, f"recovery of {name!r}")
+            self._rows[name].restore(slots, rows, self.epoch)
         for name, count in recovered.slots.items():
             self._rows[name].note_used(count)
             self._written.add(name)

@@ -96,7 +96,11 @@ def complete_rows(given: pa.Table, table: Table, where: str) -> pa.Table:
     columns = []
     for column in table.schema:
         if column.name in given.column_names:
-            columns.append(given.column(column.name))
+            found = given.column(column.name)
+            if found.null_count and column.default is not None:
+                value = logical_value(column.type, column.default)
+                found = found.fill_null(pa.scalar(value, column.type.arrow))
+            columns.append(found)
         elif column.default is not None and column.name not in table.key:
             columns.append(_repeated(column, given.num_rows))
         else:

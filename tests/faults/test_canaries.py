@@ -16,7 +16,7 @@ from headgate.errors import HeadgateError
 from headgate.io import Disk
 from headgate.testing.disk import SimulatedCrash, SimulatedDisk, SimulatedFile, Survival
 from tests.faults import test_damage
-from tests.faults.workload import SURVIVALS, Lost, Told, check, live
+from tests.faults.workload import SURVIVALS, Diary, Lost, check, live
 
 
 class Forgetful:
@@ -72,13 +72,13 @@ def catches(
 ) -> bool:
     """Whether a crash at some call shows the bug to the same checks as in `test_crash`."""
     whole = SimulatedDisk()
-    live(dress(whole), Told())
+    live(dress(whole), Diary())
     for call in range(1, whole.calls + 1):
-        disk, told = SimulatedDisk(crash_at=call), Told()
+        disk, diary = SimulatedDisk(crash_at=call), Diary()
         with pytest.raises(SimulatedCrash):
-            live(dress(disk), told)
+            live(dress(disk), diary)
         try:
-            check(aftermath(disk, call), told)
+            check(aftermath(disk, call), diary.told)
         except (Lost, HeadgateError):
             return True
     return False

@@ -7,100 +7,129 @@ import functools
 
 import pytest
 
+from headgate.durability import Durability
 from headgate.errors import HeadgateError, StoreError
 from headgate.testing.disk import SimulatedCrash, SimulatedDisk, Survival
+from tests.faults.tally import Tally
 from tests.faults.workload import (
     LAST_EPOCH,
-    SURVIVALS,
+    Diary,
     Told,
     check,
     check_going_on,
     check_recovery,
     commit_of,
+    killed,
     live,
     open_store,
 )
 
-
-def calls_of_a_life() -> int:
-    disk = SimulatedDisk()
-    live(disk, Told())
-    return disk.calls
-
-
-CALLS = calls_of_a_life()
+MODES: list[Durability] = ["sync", "none"]
+# How often a crash is judged again with other luck, in the usual run and in the long one.
+SEEDS = {
+    Survival.DROP: (1, 1),
+    Survival.KEEP: (1, 1),
+    Survival.NAMES: (1, 1),
+    Survival.TEAR: (3, 60),
+    Survival.RANDOM: (14, 400),
+}
 
 
 @functools.cache
-def crashed_at(call: int) -> tuple[SimulatedDisk, Told]:
+def calls_of_a_life(durability: Durability = "sync") -> int:
+    disk = SimulatedDisk()
+    live(disk, Diary(), durability)
+    return disk.calls
+
+
+@functools.cache
+def crashed_at(call: int, durability: Durability = "sync") -> tuple[SimulatedDisk, Told]:
     """A disk whose power went during the call, and what the store had told until then."""
-    disk, told = SimulatedDisk(crash_at=call), Told()
+    disk, diary = SimulatedDisk(crash_at=call), Diary()
     with pytest.raises(SimulatedCrash):
-        live(disk, told)
-    return disk, told
+        live(disk, diary, durability)
+    return disk, diary.told
 
 
 def test_an_undisturbed_life_ends_with_every_epoch() -> None:
-    disk, told = SimulatedDisk(), Told()
-    live(disk, told)
-    assert check(disk, told) == LAST_EPOCH
+    disk, diary = SimulatedDisk(), Diary()
+    live(disk, diary)
+    assert check(disk, diary.told) == LAST_EPOCH
     segments = [path for path in disk.paths() if path.endswith(".log")]
     assert len(segments) > 2
-    assert len([path for path in disk.paths() if path.endswith(".snapshot")]) == 2
+    assert len([path for path in disk.paths() if path.endswith(".snapshot")]) == 1
 
 
-@pytest.mark.parametrize(("survival", "seed"), SURVIVALS)
-def test_a_crash_at_any_call_loses_no_acknowledged_epoch(survival: Survival, seed: int) -> None:
-    for call in range(1, CALLS + 1):
-        disk, told = crashed_at(call)
-        check(disk.after_crash(survival, seed * 10_000 + call), told)
+@pytest.mark.parametrize("durability", MODES)
+@pytest.mark.parametrize("survival", list(Survival))
+def test_a_crash_at_any_call_loses_no_acknowledged_epoch(
+    survival: Survival, durability: Durability, tally: Tally, long_run: bool
+) -> None:
+    for call in range(1, calls_of_a_life(durability) + 1):
+        disk, told = crashed_at(call, durability)
+        for seed in range(SEEDS[survival][long_run]):
+            after = disk.after_crash(survival, seed * 10_000 + call)
+            tally.check("crashes at a call, power lost", after, told)
 
 
-def test_a_killed_process_loses_nothing_even_when_the_power_goes_later() -> None:
-    for call in range(1, CALLS + 1):
-        disk, told = crashed_at(call)
-        check(disk.after_kill(), told)
+@pytest.mark.parametrize("durability", MODES)
+def test_a_killed_process_loses_nothing_even_when_the_power_goes_later(
+    durability: Durability, tally: Tally
+) -> None:
+    for call in range(1, calls_of_a_life(durability) + 1):
+        disk, told = crashed_at(call, durability)
+        tally.check("crashes at a call, process killed", disk.after_kill(), killed(told))
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_a_crash_during_recovery_is_recovered_from(seed: int) -> None:
-    for call in range(1 + seed, CALLS + 1, 4):
-        disk, told = crashed_at(call)
-        broken = disk.after_crash(Survival.RANDOM, call)
-        for second in range(1, 60):
-            again = broken.after_crash(Survival.KEEP)
-            again.crash_at = second
-            try:
-                check_recovery(again, told)
-            except SimulatedCrash:
-                check(again.after_crash(Survival.RANDOM, seed * 10_000 + call * 60 + second), told)
-            else:
-                break
+@pytest.mark.parametrize("durability", MODES)
+def test_a_crash_during_recovery_is_recovered_from(
+    durability: Durability, tally: Tally, long_run: bool
+) -> None:
+    for call in range(1, calls_of_a_life(durability) + 1, 1 if long_run else 4):
+        disk, told = crashed_at(call, durability)
+        for seed in range(10 if long_run else 1):
+            broken = disk.after_crash(Survival.RANDOM, seed * 10_000 + call)
+            crash_recovering(broken, told, seed * 10_000 + call, tally)
 
 
-def test_a_recovered_store_goes_on_and_its_new_epochs_survive() -> None:
-    for call in range(1, CALLS + 1, 2):
+def crash_recovering(broken: SimulatedDisk, told: Told, seed: int, tally: Tally) -> None:
+    """Crash at each call of a recovery, and recover from that."""
+    for second in range(1, 100):
+        again = broken.after_crash(Survival.KEEP)
+        again.crash_at = second
+        try:
+            check_recovery(again, told)
+        except SimulatedCrash:
+            after = again.after_crash(Survival.RANDOM, seed * 60 + second)
+            tally.check("crashes during recovery", after, told)
+        else:
+            break
+
+
+def test_a_recovered_store_goes_on_and_its_new_epochs_survive(tally: Tally) -> None:
+    for call in range(1, calls_of_a_life() + 1, 2):
         disk, told = crashed_at(call)
         check_going_on(disk.after_crash(Survival.RANDOM, call), told)
+        tally.count("crashes after which the store went on and crashed again")
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
-def test_a_failed_call_stops_the_store_and_loses_nothing(error: int) -> None:
-    for call in range(1, CALLS + 1):
-        disk, told = SimulatedDisk(fail_at=call, fail_with=error), Told()
+def test_a_failed_call_stops_the_store_and_loses_nothing(error: int, tally: Tally) -> None:
+    for call in range(1, calls_of_a_life() + 1):
+        disk, diary = SimulatedDisk(fail_at=call, fail_with=error), Diary()
         with pytest.raises(StoreError):
-            live(disk, told)
+            live(disk, diary)
         # The process may live on and open the store again, and the power may still go then.
-        check(disk.after_kill(), told)
+        tally.check("failed calls", disk.after_kill(), diary.told)
 
 
 def test_a_short_write_is_completed() -> None:
     whole = SimulatedDisk()
-    live(whole, Told())
+    live(whole, Diary())
     for call in [number for number, (what, _) in enumerate(whole.trace, 1) if what == "write"]:
-        disk, told = SimulatedDisk(fail_at=call, fail_with=0), Told()
-        live(disk, told)
-        assert check(disk.after_crash(Survival.DROP), told) == LAST_EPOCH
+        disk, diary = SimulatedDisk(fail_at=call, fail_with=0), Diary()
+        live(disk, diary)
+        assert check(disk.after_crash(Survival.DROP), diary.told) == LAST_EPOCH
 
 
 def test_after_a_failure_every_call_names_the_first_cause() -> None:
@@ -136,19 +165,19 @@ def test_bytes_that_a_failed_sync_lost_are_written_again_by_recovery() -> None:
     store = open_store(disk)
     assert store.recover().epoch == 2
     store.commit(commit_of(3))
-    assert check(disk.after_crash(Survival.DROP), Told(3, 3)) == 3
+    assert check(disk.after_crash(Survival.DROP), Told(acknowledged=3, attempted=3)) == 3
 
 
 def test_a_full_disk_stops_the_store_and_what_was_committed_stays() -> None:
     for capacity_bytes in range(1000, 60_000, 1500):
-        disk, told = SimulatedDisk(capacity_bytes=capacity_bytes), Told()
+        disk, diary = SimulatedDisk(capacity_bytes=capacity_bytes), Diary()
         try:
-            live(disk, told)
+            live(disk, diary)
         except StoreError as error:
             assert "full" in str(error) or "No space" in str(error)
         roomy = disk.after_crash(Survival.RANDOM, capacity_bytes)
         roomy.capacity_bytes = None
-        check(roomy, told)
+        check(roomy, diary.told)
 
 
 def test_a_full_disk_can_still_be_opened_to_read_what_is_there() -> None:
@@ -167,8 +196,8 @@ def test_a_full_disk_can_still_be_opened_to_read_what_is_there() -> None:
 
 
 def test_a_failed_read_is_a_named_error() -> None:
-    disk, told = SimulatedDisk(), Told()
-    live(disk, told)
+    disk = SimulatedDisk()
+    live(disk, Diary())
     for read in range(1, 100):
         disk.reads, disk.fail_read_at = 0, read
         try:

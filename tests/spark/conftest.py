@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,6 +56,3 @@ def _let_workers_import_headgate() -> None:
 
 def _with_sources(path: str | None) -> str:
     return SOURCES if not path else os.pathsep.join([SOURCES, path])
-
-
-assert sys.executable, "these tests start processes with the interpreter that runs them"

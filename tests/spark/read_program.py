@@ -12,9 +12,14 @@ from collections.abc import Iterator
 from pyspark.sql import SparkSession
 
 
+FAST_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
+
+
 def start_session(master: str) -> SparkSession:
     builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
     builder = builder.config("spark.driver.memory", "1g").config("spark.executor.memory", "512m")
+    builder = builder.config("spark.driver.extraJavaOptions", FAST_JVM)
+    builder = builder.config("spark.executor.extraJavaOptions", FAST_JVM)
     return builder.config("spark.driver.host", "127.0.0.1").getOrCreate()
 
 

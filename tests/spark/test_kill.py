@@ -1,6 +1,6 @@
 """Kill -9 at random moments: the ledger, started again, ends as one undisturbed run would.
 
-HEADGATE_KILLS says how often (20 by default), HEADGATE_SEED when.
+HEADGATE_KILLS says how often (20 by default, 100 under --long), HEADGATE_SEED when.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ import pytest
 from headgate.durability import StoreReader
 
 PROGRAM = Path(__file__).with_name("ledger_program.py")
-KILLS = int(os.environ.get("HEADGATE_KILLS", "20"))
-FILES = KILLS + 10  # a run that is killed gets one or two of them done
+KILLS, KILLS_LONG = 20, 100
 EVENTS_PER_FILE = 30
 ACCOUNTS = 8
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -203,26 +202,28 @@ def copy_of(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.timeout(0)
 def test_a_killed_ledger_ends_as_an_undisturbed_one(
-    tmp_path: Path, program_environment: dict[str, str]
+    tmp_path: Path, program_environment: dict[str, str], long_run: bool
 ) -> None:
+    kills = int(os.environ.get("HEADGATE_KILLS", KILLS_LONG if long_run else KILLS))
+    files = kills + 10  # a run that is killed gets one or two of them done
     seed = int(os.environ.get("HEADGATE_SEED", random.randrange(10**6)))
     print(f"HEADGATE_SEED={seed}")
     calm, harsh, classes = tmp_path / "calm", tmp_path / "harsh", tmp_path / "classes.jsa"
-    numbers = write_events(calm / "events", FILES)
-    write_events(harsh / "events", FILES)
+    numbers = write_events(calm / "events", files)
+    write_events(harsh / "events", files)
     # The undisturbed run leaves its classes for the others to share, which start in half the time.
     making = {"HEADGATE_JVM": f"-Xlog:disable -XX:ArchiveClassesAtExit={classes}"}
     sharing = {"HEADGATE_JVM": f"-Xlog:disable -XX:SharedArchiveFile={classes}"}
     assert not Run(calm, {**program_environment, **making}, Moment()).wait()
     environment = {**program_environment, **(sharing if classes.exists() else {})}
     killed = 0
-    for moment in moments(random.Random(seed), KILLS):
+    for moment in moments(random.Random(seed), kills):
         started = time.monotonic()
         killed += Run(harsh, environment, moment).wait()
         print(f"{time.monotonic() - started:5.1f} s  {moment}")
     assert not Run(harsh, environment, Moment()).wait()
     print(f"killed {killed} times")
-    assert killed >= KILLS * 0.9, "too many runs came to their end; there is too little to do"
+    assert killed >= kills * 0.9, "too many runs came to their end; there is too little to do"
     check_same(calm, harsh, numbers)
 
 

@@ -7,11 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.streaming.query import StreamingQuery
 
+from headgate.spark.readers import StreamReader
+from headgate.spark.selection import Range, ResultsSelection
 from tests.spark.stores import Writer
 
 
@@ -68,6 +72,16 @@ def test_a_limit_bounds_the_epochs_of_a_batch(
     ends = [progress["sources"][0]["endOffset"] for progress in query.recentProgress]
     assert ends == ['{"epoch": 2}', '{"epoch": 4}', '{"epoch": 5}']
     assert [row[0] for row in copied(spark, tmp_path)] == [1, 2, 3, 4, 5]
+
+
+def test_a_query_of_what_is_there_now_leaves_later_epochs(tmp_path: Path, writer: Writer) -> None:
+    commit(writer, 2)
+    selection = ResultsSelection(str(tmp_path / "store"), "*", Range(1, 3))
+    reader = StreamReader(selection, pa.schema([("epoch", pa.int64())]), None, None)
+    reader.prepareForTriggerAvailableNow()
+    commit(writer, 2)
+    assert reader.latestOffset({"epoch": 0}, ReadAllAvailable()) == {"epoch": 2}
+    assert reader.reportLatestOffset() == {"epoch": 4}
 
 
 def test_a_stream_follows_a_writer(spark: SparkSession, tmp_path: Path, writer: Writer) -> None:

@@ -52,15 +52,21 @@ def query(store: StoreReader, text: str, epoch: int | None = None) -> Answer:
     Only what the query names is read. The results stand under the name "results", unless a table
     of the store has that name.
     """
-    epoch = _checked_epoch(store, epoch)
     named = _named_tables(text)
+    with store.hold():
+        found = _read_named(store, named, _checked_epoch(store, epoch))
+    return run_sql(text, found)
+
+
+def _read_named(store: StoreReader, named: set[str], epoch: int) -> dict[str, pa.Table]:
+    """All tables of the store by name; those that are not named are empty."""
     found: dict[str, pa.Table] = {}
     if RESULTS in named:
         found[RESULTS] = read_results(store, epoch)
     for name, declared in tables_of(store).items():
         empty = Schema.parse(declared["columns"]).arrow.empty_table()
         found[name] = _read_table(store, name, epoch, empty) if name.lower() in named else empty
-    return run_sql(text, found)
+    return found
 
 
 def _checked_epoch(store: StoreReader, epoch: int | None) -> int:

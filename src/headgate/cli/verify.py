@@ -1,20 +1,23 @@
 """The examination of a store: every byte that recovery and readers rely on, checked, none changed.
 
-It takes no lock and may run beside a writer. What it finds damaged it steps over, so that it can
-say which epochs are lost and which can still be read.
+It may run beside a writer: it takes no lock, only a reader's lease. What it finds damaged it steps
+over, so that it can say which epochs are lost and which can still be read.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from headgate.durability import format as layout
+from headgate.durability.floor import hold, read_floor
 from headgate.durability.format import Position
 from headgate.durability.head import read_head
 from headgate.durability.manifest import read_manifest
@@ -34,7 +37,8 @@ class Report:
     tables: int = 0
     published: int | None = None
     segments: int = 0
-    first_epoch: int = 1
+    floor: int = 0  # the oldest epoch that is meant to be readable
+    first_epoch: int = 1  # the first one that is meant to be in the log
     epochs: list[int] = field(default_factory=list)  # whose frames are whole, ascending
     log_bytes: int = 0
     unpublished: list[int] = field(default_factory=list)
@@ -61,11 +65,11 @@ class Report:
     def readable(self) -> list[int]:
         """The epochs whose tables can be read: a snapshot, or the epoch before and its frame."""
         whole, snapshots = set(self.epochs), set(self.snapshots)
-        found = [0] if self.first_epoch == 1 else []
-        for epoch in range(self.first_epoch - 1, self.last_epoch + 1):
-            follows = bool(found) and found[-1] == epoch - 1 and epoch in whole
-            if epoch in snapshots or follows:
-                found += [epoch] if epoch not in found[-1:] else []
+        found: list[int] = []
+        for epoch in range(self.floor, self.last_epoch + 1):
+            follows = epoch in whole and found[-1:] == [epoch - 1]
+            if epoch == 0 or epoch in snapshots or follows:
+                found.append(epoch)
         return found
 
 
@@ -88,8 +92,14 @@ class _Examination:
 
     def run(self) -> Report:
         self._check_manifest()
-        self._check_log()
-        self._check_snapshots()
+        try:
+            held: contextlib.AbstractContextManager[Any] = hold(self._disk, self.report.path)
+        except DamageError as error:
+            self._note_damage(error)
+            held = contextlib.nullcontext()
+        with held:
+            self._check_log()
+            self._check_snapshots()
         return self.report
 
     def _inside(self, name: str) -> str:
@@ -113,11 +123,7 @@ class _Examination:
     # --- the log ------------------------------------------------------------------------------
 
     def _check_log(self) -> None:
-        segments = self._log.segments()
-        self.report.segments = len(segments)
-        if segments and segments[0] > 1:
-            self.report.first_epoch = segments[0]
-            self._position = Position(segments[0] - 1, segments[0], 0, None)
+        self._find_beginning()
         published = self._head()
         if published is None:
             what = "neither slot of the head is whole (opening the store to write rebuilds it)"
@@ -125,6 +131,21 @@ class _Examination:
             self._check_tail()
         elif self._check_published(published):
             self._check_tail()
+
+    def _find_beginning(self) -> None:
+        """Go to the first segment; those before the floor may be gone, no others."""
+        segments = self._log.segments()
+        self.report.segments = len(segments)
+        with contextlib.suppress(DamageError):  # a damaged floor is noted already
+            self.report.floor = read_floor(self._disk, self.report.path)
+        first = segments[0] if segments else 1
+        self.report.first_epoch = min(first, self.report.floor + 1)
+        if first > 1:
+            self._position = Position(first - 1, first, 0, None)
+        if first > self.report.floor + 1:
+            path = os.path.join(self._folder, layout.segment_name(self.report.floor + 1))
+            what = f"the segments before epoch {first} are missing"
+            self._note_damage(layout.damage(path, 0, what))
 
     def _check_published(self, published: Position) -> bool:
         """Walk to the published epoch; False when nothing whole is left before it."""

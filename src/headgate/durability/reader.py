@@ -25,7 +25,7 @@ from headgate.durability.recorded import read_results
 from headgate.durability.replay import Replay
 from headgate.durability.scan import Frame, LogReader
 from headgate.durability.snapshot import Snapshot, snapshot_epochs
-from headgate.errors import DamageError, InputError
+from headgate.errors import DamageError, InputError, StoreError
 from headgate.io import Disk, RealDisk
 
 
@@ -100,12 +100,23 @@ class StoreReader:
             try:
                 yield held
             except (DamageError, FileNotFoundError) as error:
-                if read_floor(self._disk, self.path) == held.first_epoch:
-                    raise
-                raise InputError(
-                    f"epochs of {self.path} were trimmed while they were read, for this process "
-                    "may not take a lease in the store's folder: read again"
-                ) from error
+                if read_floor(self._disk, self.path) != held.first_epoch:
+                    raise InputError(
+                        f"epochs of {self.path} were trimmed while they were read, for this "
+                        "process may not take a lease in the store's folder: read again"
+                    ) from error
+                self._check_synced(error)
+                raise
+
+    def _check_synced(self, error: Exception) -> None:
+        """Tell epochs that a loss of power took, as durability "none" allows, from damage."""
+        newest = read_head(self._disk, os.path.join(self.path, layout.HEAD_NAME))
+        if newest is not None and newest.synced < newest.position.epoch:
+            raise StoreError(
+                f"epochs of {self.path} after {newest.synced} were published with durability "
+                f'"none" and cannot be read ({error}); if the power was lost, opening the store '
+                "to write brings it back to its last whole epoch"
+            ) from error
 
     def slots(self, table: str, epoch: int | None = None) -> int:
         """One more than the highest slot that the table ever used up to the epoch."""
@@ -196,9 +207,16 @@ class StoreReader:
     def results(self, first_epoch: int, last_epoch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         """The recorded results of a range of published epochs, both ends included."""
         last = self.last_epoch()
-        return read_results(
+        found = read_results(
             self._disk, self.path, self._log, first_epoch, last_epoch, last, self._held_from
         )
+        return self._results(found)
+
+    def _results(
+        self, found: Iterator[tuple[int, pa.RecordBatch]]
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        with self._reading():
+            yield from found
 
     def commits(self) -> Iterator[CommitInfo]:
         """What every published epoch holds, from the oldest on."""

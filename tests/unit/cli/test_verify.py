@@ -15,7 +15,7 @@ import headgate as hg
 from headgate.cli.commands import app
 from headgate.cli.verdict import verdict
 from headgate.cli.verify import Report, examine
-from headgate.durability import Commit, Store, StoreReader
+from headgate.durability import Commit, Retention, Store, StoreReader
 from tests.unit.cli.bank import open_bank, pay
 
 MANIFEST = {"tables": {"things": {"columns": "id bigint", "key": ["id"], "check": None}}}
@@ -43,9 +43,11 @@ def places(store: Path) -> dict[int, tuple[Path, int]]:
     return {info.epoch: (Path(info.file), info.offset) for info in commits}
 
 
-def write_store(path: Path, epochs: int, snapshot_at: int | None = None) -> Path:
+def write_store(
+    path: Path, epochs: int, snapshot_at: int | None = None, retain: Retention | None = None
+) -> Path:
     """A store in several segments: epoch n writes the one row n."""
-    store = Store.open(path, segment_bytes=SEGMENT_BYTES)
+    store = Store.open(path, segment_bytes=SEGMENT_BYTES, retain=retain)
     store.recover()
     store.write_manifest(MANIFEST)
     for epoch in range(1, epochs + 1):
@@ -137,6 +139,35 @@ def test_a_missing_segment_is_named_with_its_epochs(tmp_path: Path) -> None:
     assert first.name in report.damages[0]
     with pytest.raises(hg.DamageError):
         opens(store)
+
+
+def test_a_missing_first_segment_is_damage(tmp_path: Path) -> None:
+    store = write_store(tmp_path / "store", 40)
+    first, second = segments(store)[:2]
+    first.unlink()
+    report = examine(store)
+    assert str(first) in report.damages[0]
+    assert report.lost == list(range(1, int(second.stem)))
+    assert report.readable == [0]
+
+
+def test_what_retention_removed_is_no_damage(tmp_path: Path) -> None:
+    retain = Retention(snapshots=1)
+    store = write_store(tmp_path / "store", 40, snapshot_at=30, retain=retain)
+    assert int(segments(store)[0].stem) > 1
+    report = examine(store)
+    assert (report.is_whole, report.floor, report.lost) == (True, 30, [])
+    assert report.readable == list(range(30, 41))
+
+
+def test_a_damaged_floor_is_damage_that_opening_mends(tmp_path: Path) -> None:
+    retain = Retention(snapshots=1)
+    store = write_store(tmp_path / "store", 40, snapshot_at=30, retain=retain)
+    flip(store / "floor", 10)
+    report = examine(store)
+    assert str(store / "floor") in report.damages[0]
+    assert opens(store) == 40
+    assert examine(store).is_whole
 
 
 def test_a_log_cut_before_its_published_end_is_damage(tmp_path: Path) -> None:
