@@ -107,7 +107,11 @@ def _reasons(arranged: Arranged, execution: Execution, program: Program) -> pa.A
     valid = np.zeros(-(-total // 8), np.uint8)
     codes = encode_reasons(execution.outcome, execution.reason, indices, valid)
     texts = [program.reason_text(int(code)) for code in codes]
-    places = {text: place for place, text in enumerate(texts)}
+    places: dict[str, int] = {}
+    # Two codes may stand for one text: a fixed reason, and an abort in the same words.
+    remap = np.array([places.setdefault(text, len(places)) for text in texts], np.int32)
+    if len(places) < len(texts):
+        indices[:ran] = remap[indices[:ran]]
     for place, reason in enumerate(arranged.aside_reason, start=ran):
         indices[place] = places.setdefault(reason, len(places))
         valid[place // 8] |= 1 << (place % 8)

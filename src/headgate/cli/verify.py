@@ -136,9 +136,11 @@ class _Examination:
         """Go to the first segment; those before the floor may be gone, no others."""
         segments = self._log.segments()
         self.report.segments = len(segments)
-        with contextlib.suppress(DamageError):  # a damaged floor is noted already
-            self.report.floor = read_floor(self._disk, self.report.path)
         first = segments[0] if segments else 1
+        try:
+            self.report.floor = read_floor(self._disk, self.report.path)
+        except DamageError:  # noted already; what is not there was then meant to go
+            self.report.floor = first - 1
         self.report.first_epoch = min(first, self.report.floor + 1)
         if first > 1:
             self._position = Position(first - 1, first, 0, None)

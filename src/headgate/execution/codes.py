@@ -44,8 +44,10 @@ def encode_reasons(
     if count >= 0:
         return codes[:count]
     failed = np.flatnonzero(outcome)
-    codes, numbers = np.unique(reason[failed], return_inverse=True)
-    indices[failed] = numbers
+    codes, firsts, numbers = np.unique(reason[failed], return_index=True, return_inverse=True)
+    appearance = np.argsort(firsts)  # numbered in order of appearance, as the few are
+    indices[failed] = np.argsort(appearance)[numbers]
+    codes = codes[appearance]
     bits = np.packbits(outcome != 0, bitorder="little")
     valid[: len(bits)] |= bits
     return codes

@@ -165,7 +165,9 @@ def test_a_damaged_floor_is_damage_that_opening_mends(tmp_path: Path) -> None:
     store = write_store(tmp_path / "store", 40, snapshot_at=30, retain=retain)
     flip(store / "floor", 10)
     report = examine(store)
+    assert len(report.damages) == 1
     assert str(store / "floor") in report.damages[0]
+    assert report.readable[-1] == 40
     assert opens(store) == 40
     assert examine(store).is_whole
 
