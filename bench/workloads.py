@@ -110,10 +110,12 @@ def _ranks(random: np.random.Generator, keys: int, theta: float, shape: Any) -> 
 
 def _repeats(keys: np.ndarray) -> np.ndarray:
     """Where a key of an event is one that the event already has further to the left."""
-    found = np.zeros(keys.shape, np.bool_)
-    for place in range(1, keys.shape[1]):
-        found[:, place] = (keys[:, :place] == keys[:, place : place + 1]).any(axis=1)
-    return found
+    columns = np.ascontiguousarray(keys.T)
+    found = np.zeros(columns.shape, np.bool_)
+    for place in range(1, len(columns)):
+        for earlier in range(place):
+            found[place] |= columns[earlier] == columns[place]
+    return found.T
 
 
 @dataclass(frozen=True)
@@ -134,13 +136,18 @@ class Draw:
             raise ValueError(f"{each} keys in a partition, an event needs {partition.shape[1]}")
         spread = _spread(each, given.seed)
         keys = spread[_ranks(self.random, each, given.theta, partition.shape)] * apart + partition
-        for _ in range(REDRAWS):
-            again = _repeats(keys)
-            fresh = spread[_ranks(self.random, each, given.theta, np.count_nonzero(again))]
-            keys[again] = fresh * apart + partition[again]
-        while (again := _repeats(keys)).any():
-            keys[again] = (keys[again] + apart) % given.keys
-        return keys
+        rows, attempt = np.arange(len(keys)), 0
+        while True:
+            again = _repeats(keys[rows])
+            kept = again.any(axis=1)
+            rows, again = rows[kept], again[kept]
+            if not len(rows):
+                return keys
+            some, where = keys[rows], partition[rows][again]
+            fresh = spread[_ranks(self.random, each, given.theta, len(where))] * apart + where
+            some[again] = fresh if attempt < REDRAWS else (some[again] + apart) % given.keys
+            keys[rows] = some
+            attempt += 1
 
     def partitions(self, width: int) -> np.ndarray:
         """The partition of each of an event's keys: one for all of them, or several."""

@@ -46,7 +46,8 @@ class Life:
         if how == "close":
             self.engine.close()
         else:
-            self.disk = self.disk.after_kill()
+            with self.disk._guard:  # a snapshot may be under way in another thread
+                self.disk = self.disk.after_kill()
         self.engine = self.open()
 
 

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 from pyspark.sql import SparkSession
-
 
 FAST_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 
@@ -23,7 +22,7 @@ def start_session(master: str) -> SparkSession:
     return builder.config("spark.driver.host", "127.0.0.1").getOrCreate()
 
 
-def executables(_rows: Iterator[int]) -> Iterator[str]:
+def executables(_rows: Iterable[int]) -> Iterable[str]:
     yield sys.executable
 
 

@@ -273,18 +273,40 @@ def test_two_queries_feed_one_engine_at_once(spark: SparkSession, tmp_path: Path
         assert balances(engine) == {1: 14.0, 2: 6.0, 3: 14.0}
 
 
-def test_two_sinks_in_one_function_both_run(spark: SparkSession, tmp_path: Path) -> None:
+def test_two_named_sinks_in_one_function_both_run_once(spark: SparkSession, tmp_path: Path) -> None:
+    feed = Feed(spark, tmp_path)
+    feed.add(("d", at(0), None, 1, 5.0), ("t", at(1), 1, 2, 15.0))
+    calls: list[int] = []
+    with open_bank(tmp_path / "bank") as engine:
+        deposits, transfers = engine.sink(deposit, name="d"), engine.sink(transfer, name="t")
+
+        def run(frame: DataFrame, batch_id: int) -> None:
+            calls.append(batch_id)
+            deposits(frame.where("kind = 'd'"), batch_id)
+            if len(calls) == 1:
+                raise RuntimeError("Spark dies between the two")
+            transfers(frame.where("kind = 't'"), batch_id)
+
+        with pytest.raises(StreamingQueryException, match="between the two"):
+            feed.run(run)
+        feed.run(run)
+        assert balances(engine) == {1: 0.0, 2: 25.0, 3: 10.0}
+
+
+def test_two_sinks_without_names_in_one_function_are_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     feed = Feed(spark, tmp_path)
     feed.add(("d", at(0), None, 1, 5.0), ("t", at(1), 1, 2, 15.0))
     with open_bank(tmp_path / "bank") as engine:
-        deposits, transfers = engine.sink(deposit), engine.sink(transfer)
+        sinks = [engine.sink(deposit), engine.sink(transfer)]
 
         def run(frame: DataFrame, batch_id: int) -> None:
-            deposits(frame.where("kind = 'd'"), batch_id)
-            transfers(frame.where("kind = 't'"), batch_id)
+            for sink in sinks:
+                sink(frame, batch_id)
 
-        feed.run(run)
-        assert balances(engine) == {1: 0.0, 2: 25.0, 3: 10.0}
+        with pytest.raises(StreamingQueryException, match="give each of them a name"):
+            feed.run(run)
 
 
 def test_results_go_on_in_spark(spark: SparkSession, tmp_path: Path) -> None:

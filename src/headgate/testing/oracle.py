@@ -148,7 +148,9 @@ class SerialOracle:
         times = [event.time(rules.order_by) - delay_us for event in sound]
         marks = times if before is None else [*times, before]
         inlet.watermark_us = max(marks, default=None)
-        passed = [e for e in waiting if e.time(rules.order_by) <= (inlet.watermark_us or 0)]
+        mark = inlet.watermark_us or 0  # none yet: nothing waits
+        # One more event of the watermark's own time may still come, so those of that time wait.
+        passed = [event for event in waiting if event.time(rules.order_by) < mark]
         inlet.held = [event for event in waiting if event not in passed]
         running = in_order(passed)
         if rules.late == "append":
