@@ -221,6 +221,29 @@ def test_a_replayed_batch_is_recognised_and_gives_its_results_again(
     assert results[0].to_pylist() == results[1].to_pylist()
 
 
+def test_a_batch_replayed_into_a_new_sink_of_the_engine_is_recognised(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    feed = Feed(spark, tmp_path)
+    feed.add(("t", at(1), 1, 2, 4.0))
+    with open_bank(tmp_path / "bank") as engine:
+
+        def start(fail: bool) -> None:
+            sink = engine.sink(transfer, order_by="ts")
+
+            def run(frame: DataFrame, batch_id: int) -> None:
+                sink(frame, batch_id)
+                if fail:
+                    raise RuntimeError("Spark dies")
+
+            feed.run(run)
+
+        with pytest.raises(StreamingQueryException, match="Spark dies"):
+            start(fail=True)
+        start(fail=False)
+        assert balances(engine) == {1: 6.0, 2: 14.0, 3: 10.0}
+
+
 def test_a_batch_replayed_into_a_reopened_engine_is_recognised_too(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -293,20 +316,21 @@ def test_two_named_sinks_in_one_function_both_run_once(spark: SparkSession, tmp_
         assert balances(engine) == {1: 0.0, 2: 25.0, 3: 10.0}
 
 
-def test_two_sinks_without_names_in_one_function_are_refused(
+def test_two_sinks_without_names_in_one_function_are_refused_also_after_a_restart(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     feed = Feed(spark, tmp_path)
     feed.add(("d", at(0), None, 1, 5.0), ("t", at(1), 1, 2, 15.0))
-    with open_bank(tmp_path / "bank") as engine:
-        sinks = [engine.sink(deposit), engine.sink(transfer)]
+    for _ in range(2):
+        with open_bank(tmp_path / "bank") as engine:
+            deposits, transfers = engine.sink(deposit), engine.sink(transfer)
 
-        def run(frame: DataFrame, batch_id: int) -> None:
-            for sink in sinks:
-                sink(frame, batch_id)
+            def run(frame: DataFrame, batch_id: int, sinks: Any = (deposits, transfers)) -> None:
+                sinks[0](frame.where("kind = 'd'"), batch_id)
+                sinks[1](frame.where("kind = 't'"), batch_id)
 
-        with pytest.raises(StreamingQueryException, match="give each of them a name"):
-            feed.run(run)
+            with pytest.raises(StreamingQueryException, match="give each of them a name"):
+                feed.run(run)
 
 
 def test_results_go_on_in_spark(spark: SparkSession, tmp_path: Path) -> None:

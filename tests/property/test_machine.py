@@ -1,0 +1,89 @@
+"""A machine that loads, runs, calls, flushes, queries, stops and starts again, beside the oracle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from headgate.testing import SerialOracle, difference, results_difference
+from tests.property import making
+from tests.property.family import FAMILY, book, routes, wallets
+from tests.property.test_durable import Life
+from tests.property.test_streams import routed_events
+
+ROUTES = routes({"put": True, "move": False, "drop": True})
+DEPOSIT = FAMILY["deposit"].compiled
+SINGLE = {**ROUTES, "deposit": DEPOSIT}
+STREAM = {"route_by": "kind", "order_by": "ts", "watermark": "4 seconds"}
+
+
+class EngineMachine(RuleBasedStateMachine):
+    """A durable engine; after every step its tables are those of the oracle."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.life = Life([book, wallets], SINGLE.values())
+        self.oracle = SerialOracle([book, wallets])
+
+    def same(self, what: str, *arguments: Any, **options: Any) -> None:
+        expected = getattr(self.oracle, what)(*arguments, **options)
+        found = getattr(self.life.engine, what)(*arguments, **options)
+        assert results_difference(found, expected) is None
+
+    @rule(rows=making.rows(book))
+    def load_book(self, rows: Any) -> None:
+        assert self.life.engine.load(book, rows) == self.oracle.load(book, rows)
+
+    @rule(rows=making.rows(wallets))
+    def load_wallets(self, rows: Any) -> None:
+        assert self.life.engine.load("wallets", rows) == self.oracle.load(wallets, rows)
+
+    @rule(events=making.batch(routed_events()), order_by=st.sampled_from((None, "ts", ["id", "ts"])))
+    def run_routed(self, events: Any, order_by: Any) -> None:
+        self.same("run", ROUTES, events, route_by="kind", order_by=order_by)
+
+    @rule(events=making.batch(routed_events()), late=st.sampled_from(("reject", "append")))
+    def run_with_watermark(self, events: Any, late: str) -> None:
+        self.same("run", ROUTES, events, late=late, **STREAM)
+
+    @rule(events=making.batch(making.events(FAMILY["deposit"])), size=st.integers(1, 5))
+    def run_deposits(self, events: Any, size: int) -> None:
+        self.same("run", DEPOSIT, events, order_by="ts", batch_size=size)
+
+    @rule(data=st.data(), name=st.sampled_from(sorted(SINGLE)))
+    def call(self, data: st.DataObject, name: str) -> None:
+        event = data.draw(making.events(FAMILY[name]))
+        expected = self.oracle.call(SINGLE[name], **event)
+        found = dict(self.life.engine.call(SINGLE[name], **event))
+        assert results_difference([found], [expected]) is None
+
+    @rule()
+    def flush(self) -> None:
+        self.same("flush", ROUTES, **STREAM)
+
+    @rule(how=st.sampled_from(("close", "kill")))
+    def stop_and_start(self, how: str) -> None:
+        self.life.stop(how)
+
+    @precondition(lambda self: self.oracle.rows["book"])
+    @rule(least=st.integers(-5, 20))
+    def query(self, least: int) -> None:
+        query = "select count(*), sum(n), max(note) from book where n >= ?"
+        rows = [row for row in self.oracle.table(book) if row["n"] >= least]
+        totals = (sum(row["n"] for row in rows), max(row["note"] for row in rows)) if rows else None
+        expected = (len(rows), *(totals or (None, None)))
+        assert self.life.engine.sql(query, [least]).rows() == [expected]
+
+    @invariant()
+    def tables_are_the_same(self) -> None:
+        assert difference(self.life.engine, self.oracle) is None
+
+    def teardown(self) -> None:
+        self.life.engine.close()
+
+
+TestEngineMachine = EngineMachine.TestCase
+TestEngineMachine.settings = settings(max_examples=20, stateful_step_count=12)
