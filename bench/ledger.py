@@ -85,7 +85,7 @@ class Bound:
     def __init__(self, rows: pa.Table) -> None:
         with hg.open(None, tables=[accounts], transactions=[transfer]) as engine:
             engine.load(accounts, rows)
-            table = engine._rows["accounts"]
+            table = engine._memory.rows["accounts"]
             self.entries, self.words = table.entries.copy(), table.words.copy()
         self.balance = self.words.view(np.float64)[:, 2].copy()
 

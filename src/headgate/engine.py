@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,9 +39,10 @@ from headgate.execution.scheme import SERIAL, Scheme, make_scheme
 from headgate.inlet import Arranger, Plan, latest_time_us, make_plan
 from headgate.io import Clock, Disk, RealClock
 from headgate.journal import Journal
+from headgate.memory import Memory, Source
 from headgate.planning.figures import Figures
-from headgate.query.mirror import Mirror
 from headgate.query.sql import Answer, run_sql
+from headgate.replay import fingerprint_of, read_plan, with_plan
 from headgate.results import (
     Result,
     build_results,
@@ -50,18 +51,13 @@ from headgate.results import (
     with_epoch,
 )
 from headgate.scheduling.decision import Decision
-from headgate.state.columns import to_arrow
 from headgate.state.rows import Rows
 from headgate.state.schema import Schema
-from headgate.state.strings import StringPool
 from headgate.state.table import Table
 from headgate.transactions import Transaction
 
 if TYPE_CHECKING:
     from headgate.spark.sink import Sink
-
-Source = tuple[str, int]
-POOL_SLACK = 1 << 18  # texts the string pool may hold for nothing before it is compacted
 
 
 def open_engine(
@@ -71,6 +67,8 @@ def open_engine(
     *,
     durability: str = "sync",
     retain: Retention | None = None,
+    recovery: str = "strong",
+    changed_code: str = "refuse",
     disk: Disk | None = None,
     clock: Clock | None = None,
 ) -> Engine:
@@ -78,14 +76,21 @@ def open_engine(
 
     `durability` is "sync" (an answer means synced), "group" (the same, but commits of several
     threads share a sync) or "none" (survives a killed process, not a power cut). `retain` says
-    which past epochs to keep; None keeps all.
+    which past epochs to keep; None keeps all. `recovery` is "strong" (the log holds changed rows)
+    or "weak" (it holds the input, which is run again; refused when the code has changed since,
+    unless `changed_code="accept"`).
 
     >>> accounts = Table("accounts", "id bigint, balance double", key="id")
     >>> with open_engine(None, tables=[accounts]) as engine:
     ...     engine.load(accounts, [{"id": 1, "balance": 10.0}])
     1
     """
-    return Engine(path, tables, transactions, durability, retain, disk, clock)
+    journal = Journal.open(path, disk, clock or RealClock(), durability, retain)
+    try:
+        return Engine(journal, tables, transactions, recovery, changed_code, clock or RealClock())
+    except BaseException:
+        journal.close()
+        raise
 
 
 class Engine:
@@ -93,25 +98,28 @@ class Engine:
 
     def __init__(
         self,
-        path: str | Path | None,
+        journal: Journal,
         tables: Iterable[Table],
         transactions: Iterable[Transaction],
-        durability: str = "sync",
-        retain: Retention | None = None,
-        disk: Disk | None = None,
-        clock: Clock | None = None,
+        recovery: str,
+        changed_code: str,
+        clock: Clock,
     ) -> None:
-        self._clock = clock or RealClock()
+        if recovery not in ("strong", "weak") or changed_code not in ("refuse", "accept"):
+            raise InputError(
+                f"recovery is 'strong' or 'weak', changed_code 'refuse' or 'accept'; "
+                f"not {recovery!r}, {changed_code!r}"
+            )
+        self._clock = clock
+        self._journal = journal
+        self._is_weak = recovery == "weak" and journal.store is not None
+        self._accepts_changed_code = changed_code == "accept"
+        self._is_replaying = False
         self._lock = threading.RLock()
         self._stopped: str | None = None
         declared = by_name(tables, "table", Table)
         self.transactions = by_name(transactions, "transaction", Transaction)
-        self._journal = Journal.open(path, disk, self._clock, durability, retain)
-        try:
-            self._begin(declared)
-        except BaseException:
-            self._journal.close()
-            raise
+        self._begin(declared)
 
     def _begin(self, declared: Mapping[str, Table]) -> None:
         """Fit the program to the store, recover its state and note what is new."""
@@ -121,21 +129,16 @@ class Engine:
         for table in self.tables.values():
             check_compiles(table)
         self._streams: dict[str, Any] = dict(manifest.get("streams", {}))
-        self._pool = StringPool()
-        self._rows = {name: Rows(table, self._pool) for name, table in self.tables.items()}
-        self._mirrors = {name: Mirror(rows) for name, rows in self._rows.items()}
+        self._memory = Memory(self.tables)
         self._programs: dict[tuple[str, ...], Program] = {}
         self._plans: dict[Any, Plan] = {}
-        self._written: set[str] = set()  # tables that were filled or written, now or before
-        self._inlets: dict[str, InletState] = {}
-        self._sources: dict[str, tuple[int, int]] = {}
         self._recent: dict[str, pa.Table] = {}  # in memory only: the last results of each source
         self._applied: dict[Source, EngineInlet | None] = {}  # by this process, the last of each
-        self._pool_used = 0
-        self.epoch = 0
         for transaction in self.transactions.values():
             # Literals take their codes before any text from the store can take them.
             self._program((transaction,))
+            if self._is_weak:
+                fingerprint_of((transaction,))  # refuse now what could not be logged later
         self._recover()
         self._declare()
 
@@ -143,18 +146,37 @@ class Engine:
         recovered = self._journal.recover()
         if recovered is None:
             return
-        self.epoch = recovered.epoch
-        self._sources = dict(recovered.sources)
-        self._inlets = dict(recovered.inlets)
-        for name, image in recovered.images.items():
-            table = self.tables[name]
-            slots = image.column(SLOT).to_numpy()
-            # Rows from before a column was declared take its default.
-            rows = complete_rows(image.drop_columns([SLOT]), table, f"recovery of {name!r}")
-            self._rows[name].restore(slots, rows, self.epoch)
-        for name, count in recovered.slots.items():
-            self._rows[name].note_used(count)
-            self._written.add(name)
+        self._memory.restore(recovered)
+        self._is_replaying = True
+        for commit in recovered.pending:
+            if commit.input is None:
+                self._memory.apply(commit)
+            else:
+                self._run_again(commit, commit.input)
+        self._is_replaying = False
+
+    def _run_again(self, commit: Commit, given: pa.RecordBatch) -> None:
+        """Run the logged input of an epoch through the same code; nothing is logged."""
+        plan = read_plan(given, self.transactions)
+        changed = commit.fingerprint != fingerprint_of(plan.route.transactions)
+        if changed and not self._accepts_changed_code:
+            raise StoreError(
+                f"epoch {commit.epoch} was logged as input of code that has changed since: to run "
+                "it again would give other results; open with the old code, or with "
+                "changed_code='accept'"
+            )
+        results, _ = self._process(plan, pa.Table.from_batches([given]), commit.source)
+        recorded = None if commit.results is None else with_epoch(commit.results, commit.epoch)
+        if recorded is not None and not changed and not results.equals(recorded):
+            raise StoreError(
+                f"epoch {commit.epoch} gave other results when it was run again: a transaction "
+                "depends on more than its event and rows; weak recovery cannot bring it back"
+            )
+
+    @property
+    def epoch(self) -> int:
+        """The number of the last commit."""
+        return self._memory.epoch
 
     def _declare(self) -> None:
         """Write the manifest when it does not yet say all that this program declares."""
@@ -171,8 +193,8 @@ class Engine:
         """Fill a table once; a no-op that returns 0 when it was filled or written before."""
         name = self._table_name(table)
         with self._lock, self._running():
-            found = self._rows[name]
-            if name in self._written:
+            found = self._memory.rows[name]
+            if name in self._memory.written:
                 return 0
             where = f"load {name!r}"
             given = complete_rows(as_table(rows, found.table.schema, where), found.table, where)
@@ -181,14 +203,14 @@ class Engine:
             slots = found.load(given, self.epoch + 1)
             self._refuse_failed_check(found, slots)
             with self._all_or_stopped():
-                self._commit_load(found, given, slots)
+                self._commit_load(found, slots)
             return int(given.num_rows)
 
     def _refuse_failed_check(self, rows: Rows, slots: range) -> None:
         check = rows.table.check
         if check is None:
             return
-        self._pool.add_literals(sorted(check.texts))
+        self._memory.pool.add_literals(sorted(check.texts))
         failed = first_failure(build_check(rows.table), address(rows.words), slots)
         if failed is not None:
             key = rows.key_text(failed)
@@ -197,11 +219,11 @@ class Engine:
                 f"load {rows.table.name!r}: the row {key} fails the check {check.text!r}"
             )
 
-    def _commit_load(self, rows: Rows, given: pa.Table, slots: range) -> None:
-        name = rows.table.name
+    def _commit_load(self, rows: Rows, slots: range) -> None:
+        name, numbers = rows.table.name, np.arange(slots.start, slots.stop)
         if self._journal.store is not None:
             arrays = [
-                pa.array(np.arange(slots.start, slots.stop)),
+                pa.array(numbers),
                 pa.array(np.ones(len(slots), np.bool_)),
                 *rows.arrow(slice(slots.start, slots.stop)).columns,
             ]
@@ -210,9 +232,7 @@ class Engine:
             commit = Commit(self.epoch + 1, self._clock.time_us(), changes=changes)
             self._journal.append(commit, later=False)
             self._journal.wait(commit.epoch)
-        self._mirrors[name].note(np.arange(slots.start, slots.stop))
-        self._written.add(name)
-        self.epoch += 1
+        self._memory.advance(None, {}, {name: numbers})
 
     # --- running ------------------------------------------------------------------------------
 
@@ -286,7 +306,7 @@ class Engine:
         plan = self._plan(transaction, route_by, order_by, watermark, late, name)
         inlet = plan.inlet_name(None)
         with self._lock, self._running():
-            state = self._inlets.get(inlet)
+            state = self._memory.inlets.get(inlet)
             if state is None or state.held is None:
                 return self._empty(plan)
             free = replace(plan, watermark_us=None)
@@ -364,7 +384,7 @@ class Engine:
     ) -> pa.Table:
         """One batch, one epoch, exactly once per source; returns its results when durable."""
         with self._lock, self._running():
-            if source is not None and self._is_replay(source):
+            if source is not None and self._memory.has_applied(source):
                 self._refuse_twin(source, sink)
                 return self._recorded(plan, source)
             if events.num_rows == 0:
@@ -398,7 +418,7 @@ class Engine:
         """Order, resolve, execute and append one batch; not yet durable when it returns."""
         program = self._program(plan.route.transactions)
         inlet = plan.inlet_name(source)
-        arranged = Arranger(plan, program).arrange(events, self._inlets.get(inlet))
+        arranged = Arranger(plan, program).arrange(events, self._memory.inlets.get(inlet))
         moved = dict(inlets or {})
         if arranged.state is not None:
             moved[inlet] = arranged.state
@@ -408,7 +428,9 @@ class Engine:
                 arranged.works, arranged.order, arranged.route, self.epoch + 1, plan.scheme
             )
             batch = build_results(plan, arranged, execution, program)
-            self._commit(execution, batch, source, moved, later=later)
+            given = with_plan(events, plan) if self._is_weak and inlets is None else None
+            marks = fingerprint_of(plan.route.transactions) if given is not None else None
+            self._commit(execution, batch, source, moved, Border(given, marks), later=later)
         return with_epoch(batch, self.epoch), self.epoch
 
     def _commit(
@@ -417,56 +439,32 @@ class Engine:
         batch: pa.RecordBatch,
         source: Source | None,
         inlets: Mapping[str, InletState],
+        border: Border,
         *,
         later: bool,
     ) -> None:
         """Append the epoch to the log and make it the engine's own."""
-        epoch = self.epoch + 1
-        if self._journal.store is not None:
-            changes = {
-                name: self._changes(name, slots) for name, slots in execution.changed.items()
-            }
-            time_us = self._clock.time_us()
-            commit = Commit(epoch, time_us, source, changes, batch, inlets)
+        memory = self._memory
+        if self._journal.store is not None and not self._is_replaying:
+            is_input = border.input is not None
+            changes = {} if is_input else {
+                name: memory.changes(name, slots) for name, slots in execution.changed.items()
+            }  # fmt: skip
+            commit = Commit(
+                memory.epoch + 1, self._clock.time_us(), source, changes, batch, inlets,
+                border.input, border.fingerprint, memory.used_slots() if is_input else {},
+            )  # fmt: skip
             self._journal.append(commit, later=later)
-        if source is not None:
-            self._sources[source[0]] = (source[1], epoch)
-            if self._journal.store is None:
-                self._recent[source[0]] = with_epoch(batch, epoch)
-        self._inlets.update(inlets)
-        for name, slots in execution.changed.items():
-            self._mirrors[name].note(slots)
-        self._written.update(execution.changed)
-        self.epoch = epoch
-        self._tidy()
-
-    def _changes(self, name: str, slots: np.ndarray) -> pa.RecordBatch:
-        rows = self._rows[name]
-        alive, columns = rows.gather(slots)
-        arrays = [pa.array(slots), pa.array(alive)]
-        for field in rows.layout.fields:
-            values = columns[field.name]
-            if field.type.kind == "string" and not alive.all():
-                values = np.where(alive, values, 0)  # a dead row's texts may be forgotten already
-            arrays.append(to_arrow(values, field.type, self._pool))
-        return pa.RecordBatch.from_arrays(arrays, names=[SLOT, ALIVE, *rows.table.schema.names])
-
-    def _tidy(self) -> None:
-        """Between batches: forget unused texts, write a snapshot when the log has grown long."""
-        if self._pool.count > 2 * self._pool_used + POOL_SLACK:
-            self._pool.compact(
-                [codes for rows in self._rows.values() for codes in rows.text_codes()]
-            )
-            self._pool_used = self._pool.count
-        self._journal.snapshot_when_due()
-
-    def _is_replay(self, source: Source) -> bool:
-        seen = self._sources.get(source[0])
-        return seen is not None and source[1] <= seen[0]
+        memory.advance(source, inlets, execution.changed)
+        if source is not None and self._journal.store is None:
+            self._recent[source[0]] = with_epoch(batch, memory.epoch)
+        if not self._is_replaying:
+            images = memory.images if self._is_weak else None
+            self._journal.snapshot_when_due(memory.epoch, images)
 
     def _recorded(self, plan: Plan, source: Source) -> pa.Table:
         """The results that were recorded when this very micro-batch was first applied."""
-        batch_id, epoch = self._sources[source[0]]
+        batch_id, epoch = self._memory.sources[source[0]]
         if self._journal.store is None:
             recent = self._recent.get(source[0])
             return recent if recent is not None and batch_id == source[1] else self._empty(plan)
@@ -483,7 +481,7 @@ class Engine:
         names = tuple(transaction.name for transaction in transactions)
         if names not in self._programs:
             signatures = [transaction.signature for transaction in transactions]
-            self._programs[names] = Program(signatures, self._rows, self._pool)
+            self._programs[names] = Program(signatures, self._memory.rows, self._memory.pool)
         return self._programs[names]
 
     # --- reading ------------------------------------------------------------------------------
@@ -493,7 +491,7 @@ class Engine:
     ) -> Answer:
         """Run a read-only SQL query by DuckDB over one committed epoch."""
         with self._lock, self._running():
-            tables = {name: mirror.table() for name, mirror in self._mirrors.items()}
+            tables = self._memory.tables()
             epoch = self.epoch
         self._wait(epoch)  # visible means durable, also while the log of a batch is being synced
         return run_sql(query, tables, parameters)
@@ -569,6 +567,14 @@ class Engine:
         except BaseException as error:
             self._stopped = f"a batch failed before its commit ({error})"
             raise
+
+
+@dataclass(frozen=True)
+class Border:
+    """What weak recovery logs of a batch: its input and the fingerprint of the code that ran it."""
+
+    input: pa.RecordBatch | None
+    fingerprint: str | None
 
 
 class EngineInlet:

@@ -6,7 +6,7 @@ as it will ever be.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -92,9 +92,17 @@ class Journal:
             return None
         return next((batch for _, batch in self.store.results(epoch, epoch)), None)
 
-    def snapshot_when_due(self) -> None:
-        """Begin a snapshot in the background when the log since the last one has grown long."""
+    def snapshot_when_due(self, epoch: int, images: Callable[[], Any] | None) -> None:
+        """Begin a snapshot when the log since the last one has grown long.
+
+        It is made in the background from the log itself; where the log holds inputs only the engine
+        has the rows, and hands over their images.
+        """
         if self.store is None or self.store.log_bytes_since_snapshot() < SNAPSHOT_LOG_BYTES:
+            return
+        if images is not None:
+            self.settle()
+            self.store.snapshot(epoch, images())
             return
         if self._snapshot is not None:
             if not self._snapshot.done():

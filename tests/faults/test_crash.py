@@ -7,13 +7,15 @@ import functools
 
 import pytest
 
-from headgate.durability import Durability
 from headgate.errors import HeadgateError, StoreError
 from headgate.testing.disk import SimulatedCrash, SimulatedDisk, Survival
 from tests.faults.tally import Tally
 from tests.faults.workload import (
     LAST_EPOCH,
+    LIVES,
+    SYNC,
     Diary,
+    Life,
     Told,
     check,
     check_going_on,
@@ -24,7 +26,6 @@ from tests.faults.workload import (
     open_store,
 )
 
-MODES: list[Durability] = ["sync", "none"]
 # How often a crash is judged again with other luck, in the usual run and in the long one.
 SEEDS = {
     Survival.DROP: (1, 1),
@@ -36,19 +37,22 @@ SEEDS = {
 
 
 @functools.cache
-def calls_of_a_life(durability: Durability = "sync") -> int:
+def calls_of(life: Life = SYNC) -> int:
     disk = SimulatedDisk()
-    live(disk, Diary(), durability)
+    live(disk, Diary(life))
     return disk.calls
 
 
 @functools.cache
-def crashed_at(call: int, durability: Durability = "sync") -> tuple[SimulatedDisk, Told]:
+def crashed_at(call: int, life: Life = SYNC) -> tuple[SimulatedDisk, Told]:
     """A disk whose power went during the call, and what the store had told until then."""
-    disk, diary = SimulatedDisk(crash_at=call), Diary()
+    disk, diary = SimulatedDisk(crash_at=call), Diary(life)
     with pytest.raises(SimulatedCrash):
-        live(disk, diary, durability)
+        live(disk, diary)
     return disk, diary.told
+
+
+every_life = pytest.mark.parametrize("life", LIVES, ids=lambda life: life.name)
 
 
 def test_an_undisturbed_life_ends_with_every_epoch() -> None:
@@ -60,33 +64,33 @@ def test_an_undisturbed_life_ends_with_every_epoch() -> None:
     assert len([path for path in disk.paths() if path.endswith(".snapshot")]) == 1
 
 
-@pytest.mark.parametrize("durability", MODES)
+@every_life
 @pytest.mark.parametrize("survival", list(Survival))
 def test_a_crash_at_any_call_loses_no_acknowledged_epoch(
-    survival: Survival, durability: Durability, tally: Tally, long_run: bool
+    survival: Survival, life: Life, tally: Tally, long_run: bool
 ) -> None:
-    for call in range(1, calls_of_a_life(durability) + 1):
-        disk, told = crashed_at(call, durability)
+    for call in range(1, calls_of(life) + 1):
+        disk, told = crashed_at(call, life)
         for seed in range(SEEDS[survival][long_run]):
             after = disk.after_crash(survival, seed * 10_000 + call)
             tally.check("crashes at a call, power lost", after, told)
 
 
-@pytest.mark.parametrize("durability", MODES)
+@every_life
 def test_a_killed_process_loses_nothing_even_when_the_power_goes_later(
-    durability: Durability, tally: Tally
+    life: Life, tally: Tally
 ) -> None:
-    for call in range(1, calls_of_a_life(durability) + 1):
-        disk, told = crashed_at(call, durability)
+    for call in range(1, calls_of(life) + 1):
+        disk, told = crashed_at(call, life)
         tally.check("crashes at a call, process killed", disk.after_kill(), killed(told))
 
 
-@pytest.mark.parametrize("durability", MODES)
+@every_life
 def test_a_crash_during_recovery_is_recovered_from(
-    durability: Durability, tally: Tally, long_run: bool
+    life: Life, tally: Tally, long_run: bool
 ) -> None:
-    for call in range(1, calls_of_a_life(durability) + 1, 1 if long_run else 4):
-        disk, told = crashed_at(call, durability)
+    for call in range(1, calls_of(life) + 1, 1 if long_run else 4):
+        disk, told = crashed_at(call, life)
         for seed in range(10 if long_run else 1):
             broken = disk.after_crash(Survival.RANDOM, seed * 10_000 + call)
             crash_recovering(broken, told, seed * 10_000 + call, tally)
@@ -107,7 +111,7 @@ def crash_recovering(broken: SimulatedDisk, told: Told, seed: int, tally: Tally)
 
 
 def test_a_recovered_store_goes_on_and_its_new_epochs_survive(tally: Tally) -> None:
-    for call in range(1, calls_of_a_life() + 1, 2):
+    for call in range(1, calls_of() + 1, 2):
         disk, told = crashed_at(call)
         check_going_on(disk.after_crash(Survival.RANDOM, call), told)
         tally.count("crashes after which the store went on and crashed again")
@@ -115,7 +119,7 @@ def test_a_recovered_store_goes_on_and_its_new_epochs_survive(tally: Tally) -> N
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
 def test_a_failed_call_stops_the_store_and_loses_nothing(error: int, tally: Tally) -> None:
-    for call in range(1, calls_of_a_life() + 1):
+    for call in range(1, calls_of() + 1):
         disk, diary = SimulatedDisk(fail_at=call, fail_with=error), Diary()
         with pytest.raises(StoreError):
             live(disk, diary)

@@ -108,9 +108,14 @@ def buy(
 
 # --- several rows: each, one row under two names, rows that come and go ---------------------------
 
-pots = hg.Table("pots", "id bigint, n bigint, label string", key="id", check="n < 50 or n in (70, 77)")
+pots = hg.Table(
+    "pots", "id bigint, n bigint, label string", key="id", check="n < 50 or n in (70, 77)"
+)
 halls = hg.Table(
-    "halls", "hall int, name string, taken_by string, times int", key="hall, name", check="times < 4"
+    "halls",
+    "hall int, name string, taken_by string, times int",
+    key="hall, name",
+    check="times < 4",
 )
 grid = hg.Table("grid", "a int, b bigint, n bigint DEFAULT 5", key=["b", "a"], check="n >= 0")
 lights = hg.Table("lights", "id boolean, level int DEFAULT 7, seen bigint", key="id")
@@ -206,9 +211,7 @@ def charge(
 
 
 @member("level float, id bigint, weight double", "level", "weight")
-def measure(
-    event, gauge=gauges.at("id", create=True), out=hg.output("mean double, triple float")
-):
+def measure(event, gauge=gauges.at("id", create=True), out=hg.output("mean double, triple float")):
     gauge.level = gauge.level * 0.5 + event.level * event.weight
     if gauge.level > gauge.peak:
         gauge.peak = gauge.level

@@ -1,4 +1,4 @@
-"""The harness: one program run by the engine compiled, by the engine interpreted, and by the oracle.
+"""The harness: one program run by an engine compiled, by one interpreted, and by the oracle.
 
 Whatever is done to the three must give the same results and the same tables; the two engines must
 agree byte for byte.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pyarrow as pa
@@ -70,7 +71,7 @@ def test_chunks_of_the_input_are_no_batches(events: Any, size: int, pieces: list
     one, other = (opened(member, {"wallets": []}) for _ in range(2))
     table = pa.Table.from_pylist(events, schema=member.compiled.event.arrow)
     bounds = sorted({0, *(min(piece, len(events)) for piece in pieces), len(events)})
-    chunks = [table.slice(a, b - a) for a, b in zip(bounds, bounds[1:], strict=False)]
+    chunks = [table.slice(a, b - a) for a, b in itertools.pairwise(bounds)]
     chunked = pa.concat_tables([*chunks, table.slice(0, 0)])
     options = {"order_by": "ts", "batch_size": size}
     expected = one.run(member.compiled, events, **options)

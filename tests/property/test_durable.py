@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headgate as hg
-from headgate import engine as engine_module
 from headgate import journal
+from headgate import memory as memory_module
 from headgate.testing import (
     SerialOracle,
     SimulatedClock,
@@ -54,10 +54,12 @@ class Life:
 def lowered(patch: pytest.MonkeyPatch, snapshot_bytes: int, slack: int) -> None:
     """Make snapshots and compactions of the string pool happen after a few batches."""
     patch.setattr(journal, "SNAPSHOT_LOG_BYTES", snapshot_bytes)
-    patch.setattr(engine_module, "POOL_SLACK", slack)
+    patch.setattr(memory_module, "POOL_SLACK", slack)
 
 
-@pytest.mark.parametrize("name", ["transfer", "deposit", "take_seat", "add_all", "switch", "charge"])
+@pytest.mark.parametrize(
+    "name", ["transfer", "deposit", "take_seat", "add_all", "switch", "charge"]
+)
 @settings(max_examples=12)
 @given(data=st.data())
 def test_a_store_that_stops_in_the_middle_is_as_one_that_does_not(

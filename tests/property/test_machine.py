@@ -1,4 +1,4 @@
-"""A machine that loads, runs, calls, flushes, queries, stops and starts again, beside the oracle."""
+"""A machine that loads, runs, calls, flushes, queries, stops and starts, beside the oracle."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ class EngineMachine(RuleBasedStateMachine):
     def load_wallets(self, rows: Any) -> None:
         assert self.life.engine.load("wallets", rows) == self.oracle.load(wallets, rows)
 
-    @rule(events=making.batch(routed_events()), order_by=st.sampled_from((None, "ts", ["id", "ts"])))
+    @rule(
+        events=making.batch(routed_events()), order_by=st.sampled_from((None, "ts", ["id", "ts"]))
+    )
     def run_routed(self, events: Any, order_by: Any) -> None:
         self.same("run", ROUTES, events, route_by="kind", order_by=order_by)
 

@@ -14,6 +14,7 @@ from headgate.durability import StoreReader
 from headgate.durability.format import MANIFEST_NAME
 from headgate.errors import InputError
 from headgate.query.sql import Answer, run_sql
+from headgate.query.stored import read_table
 from headgate.state.schema import Schema
 
 RESULTS = "results"
@@ -86,8 +87,8 @@ def _named_tables(text: str) -> set[str]:
 
 
 def _read_table(store: StoreReader, name: str, epoch: int, empty: pa.Table) -> pa.Table:
-    found = store.table(name, epoch)
-    return found if found.num_columns else empty
+    found = read_table(store, name, epoch)
+    return found if found.num_rows else empty
 
 
 def read_results(store: StoreReader, epoch: int) -> pa.Table:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from headgate.durability.commit import ALIVE, SLOT, Commit, CommitInfo, Inlet, Recovered
+from headgate.durability.copying import Copied, backup, restore
+from headgate.durability.examination import Report, verify
+from headgate.durability.floor import Hold
 from headgate.durability.reader import StoreReader
+from headgate.durability.recovery import require_fingerprint
 from headgate.durability.retention import Retention, Trimmed
 from headgate.durability.store import Durability, Store
 
@@ -12,11 +16,18 @@ __all__ = [
     "SLOT",
     "Commit",
     "CommitInfo",
+    "Copied",
     "Durability",
+    "Hold",
     "Inlet",
     "Recovered",
+    "Report",
     "Retention",
     "Store",
     "StoreReader",
     "Trimmed",
+    "backup",
+    "require_fingerprint",
+    "restore",
+    "verify",
 ]

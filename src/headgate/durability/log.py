@@ -14,6 +14,7 @@ from headgate.durability import format as layout
 from headgate.durability.commit import Commit
 from headgate.durability.format import Position
 from headgate.durability.frame import EncodeBuffer, write_frame
+from headgate.durability.scan import Frame
 from headgate.errors import InvariantError
 from headgate.io import Clock, Disk, File
 
@@ -68,6 +69,22 @@ class LogWriter:
         header = write_frame(self.file(), self.position, self._memory, commit, durable, slots)
         end = self.position.offset + layout.RECORD_BYTES + header.payload_length
         self.position = Position(commit.epoch, self.position.segment, end, header.checksum)
+        return self.position
+
+    def copy(self, frame: Frame) -> Position:
+        """Write a frame of another log as the next one of this, with its place in this chain."""
+        if self.is_full():
+            if self._file is not None:
+                self._file.sync()
+            self.begin_segment()
+        place, header = self.position, frame.header
+        fields = (header.epoch, header.time_us, header.epoch - 1, header.payload_length)
+        covered = layout.frame_header(*fields, place.checksum or 0)
+        checksum = layout.frame_checksum(frame.payload, covered, place.checksum or 0)
+        record = layout.sealed_frame_header(covered, checksum)
+        self.file().write(place.offset, record, memoryview(frame.payload))
+        end = place.offset + layout.RECORD_BYTES + header.payload_length
+        self.position = Position(header.epoch, place.segment, end, checksum)
         return self.position
 
     def file(self) -> File:

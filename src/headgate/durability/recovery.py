@@ -18,7 +18,7 @@ from headgate.durability.head import Published
 from headgate.durability.replay import Replay
 from headgate.durability.scan import Frame, LogReader, Tail, Torn, read_buffer
 from headgate.durability.snapshot import Snapshot, snapshot_epochs
-from headgate.errors import DamageError
+from headgate.errors import DamageError, DeclarationError
 from headgate.io import Disk
 
 _COPY_BYTES = 4 << 20
@@ -117,6 +117,21 @@ class Outcome:
     torn: Torn | None
     damaged_snapshots: tuple[str, ...]
     lost_epochs: int
+
+
+def require_fingerprint(recovered: Recovered, fingerprint: str, accept: bool = False) -> None:
+    """Refuse to run inputs again by other code than first ran them, unless told to accept that."""
+    other = [
+        commit.epoch
+        for commit in recovered.pending
+        if commit.input is not None and commit.fingerprint not in (None, fingerprint)
+    ]
+    if other and not accept:
+        raise DeclarationError(
+            f"epochs {other[0]} to {other[-1]} were logged as input and the code has changed since "
+            "then: open the store once with the code that ran them and take a snapshot, or accept "
+            "that the new code runs them again, perhaps with other results"
+        )
 
 
 def recover_store(disk: Disk, path: str, published: Published | None, floor: int) -> Outcome:

@@ -97,9 +97,12 @@ class Trimmer:
         return Trimmed(floor, tuple(self._removed))
 
     def thin(self, count: int = SNAPSHOTS_KEPT) -> None:
-        """Give up all snapshots but the newest; the whole log stays and so every epoch."""
+        """Give up all snapshots but the newest; the whole log stays and so every epoch.
+
+        While anyone reads, nothing is given up: the next snapshot makes up for it.
+        """
         kept, _ = self._listing()
-        if len(kept) >= count:
+        if len(kept) > count and not leased_epochs(self._disk, self._path):
             self._retire(kept[-count].epoch)
 
     def _needed(self, kept: list[Kept], floor: int) -> Kept | None:

@@ -22,6 +22,7 @@ from headgate.io import Disk, File
 
 _WINDOW_BYTES = 1 << 20
 _HOP_WINDOW_BYTES = 1 << 14
+_SEARCH_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,18 +334,26 @@ def _size(disk: Disk, path: str) -> int:
 
 def find_witness(disk: Disk, path: str, offset: int, epoch: int) -> int | None:
     """The offset of a whole frame behind the offset that calls the epoch durable, if any."""
+    for place, header in whole_frames(disk, path, offset):
+        if epoch <= header.durable < header.epoch:
+            return place
+    return None
+
+
+def whole_frames(disk: Disk, path: str, offset: int) -> Iterator[tuple[int, FrameHeader]]:
+    """The frames behind an offset of a file that match their checksum, whatever lies between."""
     file = disk.open(path, "read")
     try:
         start = layout.padded(offset)
         while start < file.size():
-            chunk = read_buffer(file, start, 8 << 20)
+            chunk = read_buffer(file, start, _SEARCH_BYTES)
             for place in _magic_places(chunk):
-                if _is_witness(file, start + place, epoch):
-                    return start + place
-            start += 8 << 20
+                header = _whole_header(file, start + place)
+                if header is not None:
+                    yield start + place, header
+            start += _SEARCH_BYTES
     finally:
         file.close()
-    return None
 
 
 def _magic_places(chunk: pa.Buffer) -> list[int]:
@@ -356,15 +365,17 @@ def _magic_places(chunk: pa.Buffer) -> list[int]:
     return places
 
 
-def _is_witness(file: File, offset: int, epoch: int) -> bool:
+def _whole_header(file: File, offset: int) -> FrameHeader | None:
+    """The header of the frame at an offset, if all of that frame is right."""
     record = read_buffer(file, offset, layout.RECORD_BYTES)
     header = layout.parse_frame_header(record)
-    if header is None or not epoch <= header.durable < header.epoch:
-        return False
+    if header is None:
+        return None
     payload = read_buffer(file, offset + layout.RECORD_BYTES, header.payload_length)
     covered = record.slice(0, layout.COVERED_BYTES)
     whole = payload.size == header.payload_length
-    return whole and layout.frame_checksum(payload, covered, header.previous) == header.checksum
+    is_right = layout.frame_checksum(payload, covered, header.previous) == header.checksum
+    return header if whole and is_right else None
 
 
 def _ends_early(cursor: Cursor, epoch: int) -> _BadBytes:

@@ -166,9 +166,10 @@ class Snapshot:
         self._footer = self._read_footer()
 
     @classmethod
-    def open(cls, disk: Disk, folder: str, epoch: int) -> Snapshot:
-        """Open the snapshot of an epoch; DamageError when it is not whole."""
-        file = disk.open(os.path.join(folder, layout.snapshot_name(epoch)), "read")
+    def open(cls, disk: Disk, folder: str, epoch: int, given_up: bool = False) -> Snapshot:
+        """Open the snapshot of an epoch, or what is left of it; DamageError when not whole."""
+        name = layout.blocks_name(epoch) if given_up else layout.snapshot_name(epoch)
+        file = disk.open(os.path.join(folder, name), "read")
         try:
             return cls(disk, file, epoch)
         except BaseException:
@@ -287,6 +288,12 @@ class Snapshot:
         if entry["held"] is not None:
             held = pa.Table.from_batches([self.batch(block) for block in entry["held"]])
         return Inlet(entry["watermark_us"], held, entry["arrivals"])
+
+    def verify_own(self) -> None:
+        """Read every block of this file; what it refers to in others is their own affair."""
+        for block in self._all_blocks():
+            if len(block) == _OWN_FIELDS:
+                self.batch(block)
 
     def verify(self) -> None:
         """Read every block; DamageError at the first that does not match."""

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from headgate.durability.reader import StoreReader
 from headgate.errors import InputError
+from headgate.query.stored import read_table
 from headgate.spark.columns import conform, merge_schemas
 from headgate.state.schema import Schema
 
@@ -65,8 +66,12 @@ class TableSelection:
         return Range(0, slots).split(partitions or _partitions(slots, SLOTS_PER_PARTITION))
 
     def read(self, share: Range, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        rows = StoreReader.open(self.path).table(
-            self.table, self.epoch, slot_range=(share.first, share.end), columns=schema.names
+        rows = read_table(
+            StoreReader.open(self.path),
+            self.table,
+            self.epoch,
+            slot_range=(share.first, share.end),
+            columns=schema.names,
         )
         for batch in rows.to_batches(max_chunksize=BATCH_ROWS_MAX):
             yield conform(batch, schema)

@@ -106,15 +106,19 @@ class Rows:
 
     def release(self, changed: np.ndarray) -> None:
         """After a batch: rows that it deleted, or took a slot for and never created, go."""
-        # In the order of their slots, so that slots are taken again in the same order whichever
-        # scheme ran the batch.
-        for slots in (np.sort(changed), *self.taken):
+        for slots in (changed, *self.taken):
             if self.free_count + len(slots) > len(self.free):
                 self.free = np.resize(self.free, 2 * (self.free_count + len(slots)))
             self.free_count = index.release_dead(
                 self.entries, self.words, slots, len(self.table.key), self.free, self.free_count
             )
         self.taken.clear()
+        self._order_free()
+
+    def _order_free(self) -> None:
+        """The lowest free slot is taken next: which one it is depends on the live rows alone, not
+        on the scheme that ran or on whether the rows were recovered."""
+        self.free[: self.free_count] = np.sort(self.free[: self.free_count])[::-1]
 
     def load(self, rows: pa.Table, epoch: int) -> range:
         """Insert the rows of an Arrow table whose keys are new; returns their slots."""
@@ -147,6 +151,7 @@ class Rows:
             self.free = np.concatenate([self.free[: self.free_count], more])
             self.free_count = len(self.free)
             self.count = count
+            self._order_free()
 
     def restore(self, slots: np.ndarray, rows: pa.Table, epoch: int) -> None:
         """Put recovered rows back into their slots; the slots between them are free."""
@@ -154,10 +159,24 @@ class Rows:
         self.words = np.zeros((max(ROWS_MIN, self.count), self.layout.words), np.int64)
         self.entries = np.zeros(1 << int(max(ROWS_MIN, self.count) / LOAD_FACTOR).bit_length(), int)
         self._fill(slots, rows, epoch)
+        self._free_dead()
+        index.insert_live(self.entries, self.words, self.count, len(self.table.key))
+
+    def patch(self, slots: np.ndarray, alive: np.ndarray, rows: pa.Table, epoch: int) -> None:
+        """Apply changed rows by slot, as they were logged; the index is built anew."""
+        self.note_used(int(slots.max(initial=-1)) + 1)
+        self.words[slots, 0] = 0
+        self._fill(slots[alive], rows.filter(pa.array(alive)), epoch)
+        self._free_dead()
+        self.entries[:] = 0
+        self._index_all()
+
+    def _free_dead(self) -> None:
+        """Make the free list anew from the rows themselves."""
         self.free = np.flatnonzero((self.words[: self.count, 0] & 1) == 0)
         self.free_count = len(self.free)
         self.words[self.free, 0] = index.RELEASED
-        index.insert_live(self.entries, self.words, self.count, len(self.table.key))
+        self._order_free()
 
     def _fill(self, slots: slice | np.ndarray, rows: pa.Table, epoch: int) -> None:
         records = self.records

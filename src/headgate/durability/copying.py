@@ -1,0 +1,183 @@
+"""Copies of a store: a backup beside its running writer, or a new store from an older epoch.
+
+Invariant: a copy holds only bytes that were verified while they were read, and it becomes a store
+(by its manifest, written last) only when all of it is durable. The frames keep their content and
+get their place in the copy's own log, so that it begins where its oldest snapshot ends.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from headgate.durability import format as layout
+from headgate.durability.floor import write_floor
+from headgate.durability.format import Position
+from headgate.durability.head import Head
+from headgate.durability.log import SEGMENT_BYTES, LogWriter
+from headgate.durability.manifest import write_manifest
+from headgate.durability.mark import mark_at
+from headgate.durability.reader import StoreReader
+from headgate.durability.scan import LogReader
+from headgate.durability.snapshot import Snapshot, snapshot_epochs, write_snapshot
+from headgate.errors import DamageError, InputError, StoreError
+from headgate.io import Clock, Disk, RealClock, RealDisk, make_folders
+
+
+@dataclass(frozen=True)
+class Copied:
+    """What a copy holds: the epochs that can be read in it, and how many bytes its log has."""
+
+    path: str
+    first_epoch: int
+    last_epoch: int
+    log_bytes: int
+
+
+def backup(
+    path: str | os.PathLike[str],
+    to: str | os.PathLike[str],
+    disk: Disk | None = None,
+    clock: Clock | None = None,
+) -> Copied:
+    """Copy a store with all the epochs it keeps, as of now; its writer may go on meanwhile."""
+    reader = StoreReader.open(path, disk)
+    with reader.hold() as held:
+        last = reader.last_epoch()
+        copy = _Copy(reader, os.path.abspath(to), disk or RealDisk(), clock or RealClock())
+        base = copy.whole_snapshot(held.first_epoch, held.first_epoch)
+        if base is None and held.first_epoch:
+            raise copy.no_snapshot(held.first_epoch)
+        return copy.write(base, last, shortcut=True)
+
+
+def restore(
+    path: str | os.PathLike[str],
+    epoch: int,
+    to: str | os.PathLike[str],
+    disk: Disk | None = None,
+    clock: Clock | None = None,
+) -> Copied:
+    """Make a new store that ends with an epoch of this one, from the nearest snapshot before it.
+
+    Only what that needs is read: damage elsewhere in the store does not matter.
+    """
+    reader = StoreReader.open(path, disk)
+    with reader.hold() as held:
+        first, last = held.first_epoch, reader.last_epoch()
+        if not first <= epoch <= last:
+            raise InputError(f"no epoch {epoch} in {reader.path}: it has epochs {first} to {last}")
+        copy = _Copy(reader, os.path.abspath(to), disk or RealDisk(), clock or RealClock())
+        base = copy.whole_snapshot(first, epoch)
+        if base is None and first:
+            raise copy.no_snapshot(epoch)
+        return copy.write(base, epoch, shortcut=False)
+
+
+class _Copy:
+    """One copy in the making."""
+
+    def __init__(self, reader: StoreReader, to: str, disk: Disk, clock: Clock) -> None:
+        self._reader = reader
+        self._to = to
+        self._disk = disk
+        self._clock = clock
+        self._from_snapshots = os.path.join(reader.path, layout.SNAPSHOT_FOLDER)
+        self._to_snapshots = os.path.join(to, layout.SNAPSHOT_FOLDER)
+
+    def whole_snapshot(self, first: int, last: int) -> Snapshot | None:
+        """The newest snapshot of a range of epochs all of whose bytes are right, open."""
+        epochs = snapshot_epochs(self._disk, self._from_snapshots)
+        for epoch in reversed([each for each in epochs if first <= each <= last]):
+            try:
+                snapshot = Snapshot.open(self._disk, self._from_snapshots, epoch)
+            except (DamageError, FileNotFoundError):
+                continue
+            try:
+                snapshot.verify()
+                return snapshot
+            except DamageError:
+                snapshot.close()
+        return None
+
+    def no_snapshot(self, epoch: int) -> DamageError:
+        what = f"no whole snapshot is left from which epoch {epoch} could be copied"
+        return layout.damage(self._from_snapshots, 0, what)
+
+    def write(self, base: Snapshot | None, last: int, shortcut: bool) -> Copied:
+        """Write the whole copy; `shortcut` adds the newest snapshot, so that it opens fast."""
+        newest = self.whole_snapshot(0, last) if shortcut else None
+        try:
+            self._make_folders()
+            position, log_bytes = self._copy_epochs(base, last, newest)
+            if base is not None:
+                write_floor(self._disk, self._to, base.epoch)
+            self._publish(position)
+            manifest = os.path.join(self._to, layout.MANIFEST_NAME)
+            write_manifest(self._disk, manifest, self._reader.manifest)
+        except OSError as error:
+            raise StoreError(f"cannot copy {self._reader.path} to {self._to}: {error}") from error
+        finally:
+            for snapshot in (base, newest):
+                if snapshot is not None:
+                    snapshot.close()
+        first = base.epoch if base is not None else 0
+        return Copied(self._to, first, position.epoch, log_bytes)
+
+    def _make_folders(self) -> None:
+        if self._disk.exists(self._to) and self._disk.list(self._to):
+            raise InputError(f"{self._to} is not empty: name a new folder for the copy")
+        make_folders(self._disk, self._to)
+        for name in (layout.LOG_FOLDER, layout.SNAPSHOT_FOLDER, layout.LEASE_FOLDER):
+            make_folders(self._disk, os.path.join(self._to, name))
+
+    def _copy_epochs(
+        self, base: Snapshot | None, last: int, newest: Snapshot | None
+    ) -> tuple[Position, int]:
+        """The first snapshot, the frames after it, and the newest snapshot where it belongs."""
+        start, beginning = layout.BEGINNING, layout.BEGINNING
+        if base is not None:
+            start = base.position
+            beginning = Position(base.epoch, base.epoch + 1, 0, start.checksum)
+            self._copy_snapshot(base, beginning)
+        log = LogWriter(
+            self._disk,
+            os.path.join(self._to, layout.LOG_FOLDER),
+            self._clock,
+            beginning,
+            SEGMENT_BYTES,
+        )
+        try:
+            log_bytes = 0
+            source = LogReader(self._disk, os.path.join(self._reader.path, layout.LOG_FOLDER))
+            for frame in source.frames(start, last):
+                log.copy(frame)
+                log_bytes += layout.RECORD_BYTES + frame.header.payload_length
+                if newest is not None and newest.epoch == frame.header.epoch:
+                    log.file().sync()
+                    self._copy_snapshot(newest, log.position)
+            if log_bytes:
+                log.file().sync()
+            return log.position, log_bytes
+        finally:
+            log.close()
+
+    def _copy_snapshot(self, snapshot: Snapshot, position: Position) -> None:
+        images = {table: snapshot.batches(table) for table in snapshot.tables()}
+        mark = snapshot.mark()
+        recorded = {}
+        for query in mark.sources:
+            blocks = snapshot.recorded(query)
+            if blocks is not None:
+                recorded[query] = [snapshot.batch(block) for block in blocks]
+        at = mark_at(mark, position)
+        write_snapshot(self._disk, self._to_snapshots, at, images, recorded)
+
+    def _publish(self, position: Position) -> None:
+        head = Head.open(self._disk, os.path.join(self._to, layout.HEAD_NAME))
+        try:
+            head.publish(position)
+            head.sync()
+        finally:
+            head.close()
+        self._disk.sync_folder(self._to)

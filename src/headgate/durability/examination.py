@@ -1,0 +1,304 @@
+"""The examination of a store: every byte that recovery and readers rely on, checked, none changed.
+
+It takes no lock and may run beside a writer. What it finds damaged it steps over, so that it can
+say which epochs are lost and which can still be read.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from headgate.durability import format as layout
+from headgate.durability.floor import hold
+from headgate.durability.format import Position
+from headgate.durability.frame import meta_of
+from headgate.durability.head import Published, read_head
+from headgate.durability.manifest import read_manifest
+from headgate.durability.scan import Frame, LogReader, Tail, Torn, whole_frames
+from headgate.durability.snapshot import Snapshot
+from headgate.errors import DamageError, InputError
+from headgate.io import Disk, RealDisk, read_file
+
+_KNOWN_NAMES = {
+    layout.MANIFEST_NAME,
+    layout.HEAD_NAME,
+    layout.FLOOR_NAME,
+    layout.LOCK_NAME,
+    layout.LOG_FOLDER,
+    layout.SNAPSHOT_FOLDER,
+    layout.LEASE_FOLDER,
+}
+
+
+@dataclass
+class Report:
+    """What the examination found; `damages` name file and offset, `notes` are no cause for worry.
+
+    `first_epoch` and `epochs` are about the log; `readable` and `recoverable` about the tables.
+    """
+
+    path: str
+    tables: int = 0
+    floor: int = 0
+    published: int | None = None
+    segments: int = 0
+    first_epoch: int = 1
+    epochs: list[int] = field(default_factory=list)  # whose frames are whole, ascending
+    inputs: list[int] = field(default_factory=list)  # those of them that were logged as input
+    log_bytes: int = 0
+    unpublished: list[int] = field(default_factory=list)
+    torn: Torn | None = None
+    snapshots: list[int] = field(default_factory=list)  # the whole ones
+    snapshot_bytes: int = 0
+    damages: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def is_whole(self) -> bool:
+        return not self.damages
+
+    @property
+    def last_epoch(self) -> int:
+        """The newest epoch that anyone was told of, as far as it can be known."""
+        known = max([*self.epochs[-1:], *self.snapshots[-1:]], default=0)
+        return known if self.published is None else self.published
+
+    @property
+    def lost(self) -> list[int]:
+        """The epochs that were published and cannot be read from the log any more."""
+        wanted = range(max(self.first_epoch, self.floor + 1), self.last_epoch + 1)
+        return sorted(set(wanted) - set(self.epochs))
+
+    @property
+    def readable(self) -> list[int]:
+        """The epochs whose tables can be read: a snapshot, or the epoch before and its frame."""
+        steps, snapshots = set(self.epochs) - set(self.inputs), set(self.snapshots)
+        found = [0] if self.first_epoch == 1 and self.floor == 0 else []
+        for epoch in range(max(self.floor, 1), self.last_epoch + 1):
+            follows = found[-1:] == [epoch - 1] and epoch in steps
+            if epoch in snapshots or follows:
+                found.append(epoch)
+        return found
+
+    @property
+    def recoverable(self) -> int | None:
+        """The newest epoch to which `restore` can bring a new store; None when there is none."""
+        whole, snapshots = set(self.epochs), set(self.snapshots)
+        reached = 0 if self.first_epoch == 1 and self.floor == 0 else None
+        best = reached
+        for epoch in range(max(self.floor, 1), self.last_epoch + 1):
+            follows = reached == epoch - 1 and epoch in whole
+            reached = epoch if epoch in snapshots or follows else None
+            best = best if reached is None else reached
+        return best
+
+
+def verify(path: str | os.PathLike[str], disk: Disk | None = None) -> Report:
+    """Check the manifest, the head, the floor, every frame of the log and every snapshot."""
+    disk = disk if disk is not None else RealDisk()
+    folder = os.path.abspath(path)
+    if not disk.exists(os.path.join(folder, layout.MANIFEST_NAME)):
+        raise InputError(f"there is no store at {folder}: check the path")
+    return _Examination(folder, disk).run()
+
+
+class _Examination:
+    """One walk through a store; `position` is behind the last frame that was found whole."""
+
+    def __init__(self, path: str, disk: Disk) -> None:
+        self.report = Report(path)
+        self._disk = disk
+        self._folder = os.path.join(path, layout.LOG_FOLDER)
+        self._log = LogReader(disk, self._folder)
+        self._ends: dict[int, Position] = {0: layout.BEGINNING}
+        self._position = layout.BEGINNING
+
+    def run(self) -> Report:
+        try:
+            held = hold(self._disk, self.report.path)
+        except DamageError as error:
+            self._note_damage(error)
+            self._check_files()
+            return self.report
+        with held:
+            self.report.floor = held.first_epoch
+            self._check_files()
+        return self.report
+
+    def _check_files(self) -> None:
+        self._check_manifest()
+        self._check_head()
+        self._check_log()
+        self._check_snapshots()
+        unknown = sorted(set(self._disk.list(self.report.path)) - _KNOWN_NAMES)
+        for name in unknown:
+            self.report.notes.append(f"{self._inside(name)}: not a file of the store")
+
+    def _inside(self, name: str) -> str:
+        return os.path.join(self.report.path, name)
+
+    def _note_damage(self, error: DamageError) -> None:
+        place = str(error).partition("; `headgate verify`")[0]
+        self.report.damages.append(place.removeprefix("damaged bytes in "))
+
+    def _check_manifest(self) -> None:
+        try:
+            manifest = read_manifest(self._disk, self._inside(layout.MANIFEST_NAME))
+            self.report.tables = len(manifest.get("tables", {}))
+        except DamageError as error:
+            self._note_damage(error)
+
+    def _head(self) -> Published | None:
+        return read_head(self._disk, self._inside(layout.HEAD_NAME))
+
+    def _check_head(self) -> None:
+        """The slots are judged where they are used; here the bytes that belong to none."""
+        path = self._inside(layout.HEAD_NAME)
+        try:
+            content = read_file(self._disk, path)
+        except FileNotFoundError:
+            return
+        slots = layout.HEAD_SLOT_OFFSETS
+        between = content[slots[0] + layout.RECORD_BYTES : slots[1]]
+        if any(between) or len(content) != layout.HEAD_BYTES:
+            self._note_damage(layout.damage(path, layout.RECORD_BYTES, "bytes outside its slots"))
+        for offset in slots:
+            record = content[offset : offset + layout.RECORD_BYTES]
+            try:
+                if any(record):
+                    layout.unseal(layout.HEAD_SLOT, layout.HEAD_MAGIC, record, path)
+            except DamageError:
+                self.report.notes.append(
+                    f"{path} at offset {offset}: this slot is not whole; a crash may have torn it, "
+                    "and the other one counts"
+                )
+
+    # --- the log ------------------------------------------------------------------------------
+
+    def _check_log(self) -> None:
+        segments = self._log.segments()
+        self.report.segments = len(segments)
+        first = segments[0] if segments else self.report.floor + 1
+        if first > 1:
+            self.report.first_epoch = first
+            self._position = Position(first - 1, first, 0, None)
+        published = self._head()
+        if published is None:
+            what = "neither slot of the head is whole (opening the store to write rebuilds it)"
+            self._note_damage(layout.damage(self._inside(layout.HEAD_NAME), 0, what))
+            self._check_tail()
+        elif self._check_published(published):
+            self._check_tail()
+
+    def _check_published(self, published: Published) -> bool:
+        """Walk to the last synced epoch; False when nothing whole is left before it."""
+        place, synced = published.position, published.synced
+        self.report.published = place.epoch
+        while self._position.epoch < synced:
+            try:
+                for frame in self._log.frames(self._position, synced):
+                    self._note(frame)
+            except DamageError as error:
+                self._note_damage(error)
+                if not self._step_over(synced):
+                    return False
+        here = self._position
+        is_there = here.segment == place.segment and here.epoch == place.epoch
+        if is_there and here != place and here.checksum is not None:
+            what = f"epoch {place.epoch} is not the frame that was published"
+            path = os.path.join(self._folder, layout.segment_name(here.segment))
+            self._note_damage(layout.damage(path, here.offset, what))
+        return True
+
+    def _check_tail(self) -> None:
+        """Walk on to the end of the log, which may move while a writer is at work."""
+        while True:
+            tail = Tail(self._disk, self._folder, self._position)
+            try:
+                for frame in tail.frames():
+                    self._note(frame)
+                break
+            except DamageError as error:
+                moved = self._head()
+                if moved is not None and moved.synced > self._position.epoch:
+                    self._check_published(moved)  # it was being written when we came by
+                    continue
+                self._note_damage(error)
+                if not self._step_over(None):
+                    break
+        self.report.torn = tail.torn
+        last = self.report.published
+        if last is not None:
+            self.report.unpublished = [epoch for epoch in self.report.epochs if epoch > last]
+            self._note_unsynced(last)
+
+    def _note_unsynced(self, last: int) -> None:
+        found = self._position.epoch
+        if found < last:
+            self.report.notes.append(
+                f'epochs {found + 1} to {last} were published with durability "none" and are not '
+                "in the log: a loss of power took them, or a writer is just at work"
+            )
+
+    def _note(self, frame: Frame) -> None:
+        epoch = frame.header.epoch
+        self.report.epochs.append(epoch)
+        if "input" in meta_of(frame.payload):
+            self.report.inputs.append(epoch)
+        self.report.log_bytes += layout.RECORD_BYTES + frame.header.payload_length
+        self._ends[epoch] = frame.end
+        self._position = frame.end
+
+    def _step_over(self, last_epoch: int | None) -> bool:
+        """Go to the next whole frame behind damaged bytes; False when there is none."""
+        here = self._position
+        end = sys.maxsize if last_epoch is None else last_epoch
+        for segment in self._log.segments():
+            if segment < here.segment:
+                continue
+            start = here.offset if segment == here.segment else 0
+            path = os.path.join(self._folder, layout.segment_name(segment))
+            for offset, header in whole_frames(self._disk, path, start):
+                if here.epoch < header.epoch <= end:
+                    place = (header.epoch - 1, segment, offset, header.previous)
+                    self._position = Position(*place)
+                    return True
+        return False
+
+    # --- the snapshots ------------------------------------------------------------------------
+
+    def _check_snapshots(self) -> None:
+        folder = self._inside(layout.SNAPSHOT_FOLDER)
+        for epoch, given_up in _snapshot_files(self._disk, folder):
+            try:
+                self._check_snapshot(folder, epoch, given_up)
+            except DamageError as error:
+                self._note_damage(error)
+            except FileNotFoundError:
+                continue  # a writer has just put a newer one in its place
+
+    def _check_snapshot(self, folder: str, epoch: int, given_up: bool) -> None:
+        snapshot = Snapshot.open(self._disk, folder, epoch, given_up)
+        try:
+            self.report.snapshot_bytes += snapshot.holder_bytes(epoch)
+            if given_up:
+                snapshot.verify_own()
+                return
+            snapshot.verify()
+        finally:
+            snapshot.close()
+        if self._ends.get(epoch, snapshot.position) != snapshot.position:
+            path = os.path.join(folder, layout.snapshot_name(epoch))
+            what = f"the log has another frame of epoch {epoch} than the snapshot"
+            raise layout.damage(path, 0, what)
+        self.report.snapshots.append(epoch)
+
+
+def _snapshot_files(disk: Disk, folder: str) -> Iterator[tuple[int, bool]]:
+    """The files of snapshots and of blocks: their epochs, and whether they were given up."""
+    names = disk.list(folder)
+    yield from ((epoch, False) for epoch in layout.numbers_of(names, layout.SNAPSHOT_SUFFIX))
+    yield from ((epoch, True) for epoch in layout.numbers_of(names, layout.BLOCKS_SUFFIX))

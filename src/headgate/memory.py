@@ -1,0 +1,124 @@
+"""Memory: an engine's state at its last epoch: rows, their mirrors, order state, applied batches.
+
+It is what recovery brings back and what a commit moves forward; it knows nothing of transactions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pyarrow as pa
+
+from headgate.durability import ALIVE, SLOT, Commit, Inlet, Recovered
+from headgate.events import complete_rows
+from headgate.query.mirror import Mirror
+from headgate.state.columns import to_arrow
+from headgate.state.rows import Rows
+from headgate.state.strings import StringPool
+from headgate.state.table import Table
+
+Source = tuple[str, int]
+POOL_SLACK = 1 << 18  # texts the string pool may hold for nothing before it is compacted
+SNAPSHOT_CHUNK_ROWS = 1 << 16
+
+
+class Memory:
+    """The tables of one engine and all else that an epoch changes; used under the engine's lock."""
+
+    def __init__(self, tables: Mapping[str, Table]) -> None:
+        self.epoch = 0
+        self.pool = StringPool()
+        self.rows = {name: Rows(table, self.pool) for name, table in tables.items()}
+        self.mirrors = {name: Mirror(rows) for name, rows in self.rows.items()}
+        self.written: set[str] = set()  # tables that were filled or written, now or before
+        self.inlets: dict[str, Inlet] = {}
+        self.sources: dict[
+            str, tuple[int, int]
+        ] = {}  # query -> its last batch and that one's epoch
+        self._pool_used = 0
+
+    def restore(self, recovered: Recovered) -> None:
+        """Take the state that recovery found, before any input that is still to be run again."""
+        self.epoch = recovered.image_epoch
+        self.sources = dict(recovered.sources)
+        self.inlets = dict(recovered.inlets)
+        for name, image in recovered.images.items():
+            slots = image.column(SLOT).to_numpy()
+            self.rows[name].restore(slots, self._completed(name, image), self.epoch)
+        for name, count in recovered.slots.items():
+            self.rows[name].note_used(count)
+            self.written.add(name)
+
+    def apply(self, commit: Commit) -> None:
+        """Put the changed rows of a logged epoch in their place."""
+        for name, changes in commit.changes.items():
+            slots = changes.column(SLOT).to_numpy()
+            alive = changes.column(ALIVE).to_numpy(zero_copy_only=False)
+            given = self._completed(name, pa.Table.from_batches([changes]))
+            self.rows[name].patch(slots, alive, given, commit.epoch)
+        changed = {name: batch.column(SLOT).to_numpy() for name, batch in commit.changes.items()}
+        self.advance(commit.source, commit.inlets, changed)
+
+    def _completed(self, name: str, given: pa.Table) -> pa.Table:
+        """A table's columns; rows from before a column was declared take its default."""
+        names = [column for column in given.column_names if column not in (SLOT, ALIVE)]
+        return complete_rows(given.select(names), self.rows[name].table, f"recovery of {name!r}")
+
+    def advance(
+        self,
+        source: Source | None,
+        inlets: Mapping[str, Inlet],
+        changed: Mapping[str, np.ndarray],
+    ) -> None:
+        """Go to the next epoch, whose rows are already changed."""
+        self.epoch += 1
+        if source is not None:
+            self.sources[source[0]] = (source[1], self.epoch)
+        self.inlets.update(inlets)
+        for name, slots in changed.items():
+            self.mirrors[name].note(slots)
+        self.written.update(changed)
+        self._compact_pool()
+
+    def _compact_pool(self) -> None:
+        if self.pool.count > 2 * self._pool_used + POOL_SLACK:
+            self.pool.compact([codes for rows in self.rows.values() for codes in rows.text_codes()])
+            self._pool_used = self.pool.count
+
+    def has_applied(self, source: Source) -> bool:
+        """Whether this micro-batch, or a later one of its query, was committed before."""
+        seen = self.sources.get(source[0])
+        return seen is not None and source[1] <= seen[0]
+
+    def changes(self, name: str, slots: np.ndarray) -> pa.RecordBatch:
+        """The changed rows of a table as the log takes them."""
+        rows = self.rows[name]
+        alive, columns = rows.gather(slots)
+        arrays = [pa.array(slots), pa.array(alive)]
+        for field in rows.layout.fields:
+            values = columns[field.name]
+            if field.type.kind == "string" and not alive.all():
+                values = np.where(alive, values, 0)  # a dead row's texts may be forgotten already
+            arrays.append(to_arrow(values, field.type, self.pool))
+        return pa.RecordBatch.from_arrays(arrays, names=[SLOT, ALIVE, *rows.table.schema.names])
+
+    def used_slots(self) -> dict[str, int]:
+        """One more than the highest slot ever used, of each table that has any."""
+        return {name: rows.count for name, rows in self.rows.items() if rows.count}
+
+    def images(self) -> dict[str, Iterator[pa.RecordBatch]]:
+        """All live rows with their slots, for a snapshot."""
+        return {name: _image(rows) for name, rows in self.rows.items()}
+
+    def tables(self) -> dict[str, pa.Table]:
+        """All tables of this epoch as Arrow; they do not change under whoever holds them."""
+        return {name: mirror.table() for name, mirror in self.mirrors.items()}
+
+
+def _image(rows: Rows) -> Iterator[pa.RecordBatch]:
+    for first in range(0, max(rows.count, 1), SNAPSHOT_CHUNK_ROWS):
+        last = min(first + SNAPSHOT_CHUNK_ROWS, rows.count)
+        alive = first + np.flatnonzero(rows.words[first:last, 0] & 1)
+        arrays = [pa.array(alive), *rows.arrow(alive).columns]
+        yield pa.RecordBatch.from_arrays(arrays, names=[SLOT, *rows.table.schema.names])

@@ -1,0 +1,67 @@
+"""Replay: a batch's input in the log, with all it takes to run it again through the same code.
+
+Weak recovery logs what came in, not what changed. It is right only for the code that ran it first,
+so every record carries that code's fingerprint.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+import pyarrow as pa
+
+from headgate.errors import DeclarationError, StoreError
+from headgate.execution.cache import code_fingerprint
+from headgate.inlet import Plan, Route
+from headgate.transactions import Transaction
+
+_PLAN = b"headgate.plan"
+
+
+def fingerprint_of(transactions: Iterable[Transaction]) -> str:
+    """A digest of the transactions' code and declarations, whatever runs them."""
+    signatures = [transaction.signature for transaction in transactions]
+    declared = [repr((one.name, one.event, one.parameters)) for one in signatures]
+    mark = code_fingerprint(tuple(declared), tuple(one.function for one in signatures))
+    if mark is None:
+        raise DeclarationError(
+            "weak recovery needs transactions whose code can be fingerprinted; one of them refers "
+            "to an object that cannot: pass it as a constant, or open with recovery='strong'"
+        )
+    return mark
+
+
+def with_plan(events: pa.Table, plan: Plan) -> pa.RecordBatch:
+    """The needed columns of the events as one batch that says how they were run."""
+    routes = [[value, transaction.name] for value, transaction in plan.route.values]
+    words = {
+        "transactions": [transaction.name for transaction in plan.route.transactions],
+        "routes": routes,
+        "route_by": plan.route.column,
+        "order_by": [column.name for column in plan.order_by],
+        "watermark_us": plan.watermark_us,
+        "late": plan.late,
+        "name": plan.name,
+    }
+    wanted = events.select(plan.columns).combine_chunks()
+    batches = wanted.to_batches()
+    batch = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=wanted.schema)
+    return batch.replace_schema_metadata({_PLAN: json.dumps(words).encode()})
+
+
+def read_plan(batch: pa.RecordBatch, known: Mapping[str, Transaction]) -> Plan:
+    """The inverse of `with_plan`, over the transactions of this program."""
+    words = json.loads((batch.schema.metadata or {})[_PLAN])
+    missing = [name for name in words["transactions"] if name not in known]
+    if missing:
+        raise StoreError(
+            f"the log has input of the transaction {missing[0]!r}, which this program does not "
+            "declare; open the store with it to recover"
+        )
+    transactions = tuple(known[name] for name in words["transactions"])
+    values = tuple((value, known[name]) for value, name in words["routes"])
+    route = Route(transactions, values, words["route_by"])
+    plan = Plan(route, (), words["watermark_us"], words["late"], words["name"])
+    return replace(plan, order_by=tuple(plan.event[name] for name in words["order_by"]))

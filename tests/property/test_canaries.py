@@ -1,0 +1,254 @@
+"""Canaries: bugs seeded into the engine one at a time; the comparison with the oracle sees each.
+
+If one of these fails, the property tests would not have noticed such a bug either.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import decimal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, find, settings
+from hypothesis import strategies as st
+from hypothesis.errors import NoSuchExample
+
+import headgate as hg
+from headgate import inlet
+from headgate.execution import interpreter, kernel, program
+from headgate.execution.interpreter import Interpreter, RecordView
+from headgate.execution.source import SourceWriter
+from headgate.inlet import Arranger
+from headgate.journal import Journal
+from headgate.state.rows import Rows
+from headgate.state.strings import StringPool
+from headgate.testing import SerialOracle, difference, results_difference
+from tests.property import making
+from tests.property.family import FAMILY
+from tests.property.test_durable import Life, lowered
+
+Seed = Callable[[pytest.MonkeyPatch], None]
+SEARCH = settings(
+    database=None,
+    derandomize=True,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+
+
+# --- looking for a difference ---------------------------------------------------------------------
+
+
+@st.composite
+def cases(draw: st.DrawFn, name: str) -> tuple[Any, Any]:
+    """Rows for the tables of a member, and batches of events for it."""
+    member = FAMILY[name]
+    rows = draw(making.filled_tables(*member.tables))
+    return rows, draw(making.batches(making.events(member)))
+
+
+def differs(canary: Canary, case: tuple[Any, Any]) -> bool:
+    """Whether the engine's results or tables differ from the oracle's."""
+    member, (rows, batches) = FAMILY[canary.member], case
+    form, oracle = member.form(canary.compiled), SerialOracle(member.tables)
+    life = Life(member.tables, [form]) if canary.durable else None
+    engine = life.engine if life else hg.open(None, tables=member.tables, transactions=[form])
+    for table in member.tables:
+        for target in (engine, oracle):
+            target.load(table, rows[table.name])
+    for events in batches:
+        found = engine.run(form, events, **canary.options)
+        if results_difference(found, oracle.run(form, events, **canary.options)) is not None:
+            return True
+        if life is not None:
+            life.stop("close")
+            engine = life.engine
+    return difference(engine, oracle) is not None
+
+
+def is_caught(canary: Canary, most: int = 200) -> bool:
+    """Whether a case shows the bug, as a difference or as an InvariantError of the engine."""
+
+    def shows(case: tuple[Any, Any]) -> bool:
+        try:
+            return differs(canary, case)
+        except hg.InvariantError:
+            return True
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(program, "build_kernel", kernel.build_kernel)  # not those without the bug
+        lowered(patch, 1 << 30, 0)
+        canary.seed(patch)
+        try:
+            find(cases(canary.member), shows, settings=settings(SEARCH, max_examples=most))
+        except NoSuchExample:
+            return False
+        return True
+
+
+# --- the bugs -------------------------------------------------------------------------------------
+
+
+def in_source(old: str, new: str) -> Seed:
+    """A bug in the generated source of every kernel."""
+
+    def seed(patch: pytest.MonkeyPatch) -> None:
+        original = SourceWriter.source
+
+        def source(self: SourceWriter) -> str:
+            found = original(self)
+            assert found.count(old) >= 1, f"the kernel's source has no {old!r} to break"
+            return found.replace(old, new)
+
+        patch.setattr(SourceWriter, "source", source)
+
+    return seed
+
+
+def after_attempt(change: Callable[[Interpreter, dict[Any, Any]], None]) -> Seed:
+    """A bug in what the interpreter restores when a transaction does not commit."""
+
+    def seed(patch: pytest.MonkeyPatch) -> None:
+        original = Interpreter._attempt
+
+        def attempt(self: Any, work: Any, row: Any, position: Any, slots: Any, copies: Any) -> Any:
+            reason = original(self, work, row, position, slots, copies)
+            if reason is not None and copies:
+                change(self, copies)
+            return reason
+
+        patch.setattr(Interpreter, "_attempt", attempt)
+
+    return seed
+
+
+def keep_alive(self: Interpreter, copies: dict[Any, Any]) -> None:
+    for (name, slot), copy in copies.items():
+        copy[0] = self.tables[name].words[slot][0]
+
+
+def ties_last_first(patch: pytest.MonkeyPatch) -> None:
+    sort_rows = inlet.sort_rows
+    patch.setattr(inlet, "is_sorted_throughout", lambda keys: False)
+    patch.setattr(inlet, "sort_rows", lambda keys, rows: sort_rows(keys, rows[::-1].copy()))
+
+
+def no_event_is_late(patch: pytest.MonkeyPatch) -> None:
+    by_watermark = Arranger._by_watermark
+    patch.setattr(
+        Arranger,
+        "_by_watermark",
+        lambda self, keys, rows, before: by_watermark(self, keys, rows, None),
+    )
+
+
+def halves_to_even(patch: pytest.MonkeyPatch) -> None:
+    def scaled(value: Any, kind: Any) -> int:
+        exact = decimal.Decimal(value).scaleb(kind.scale, interpreter.EXACT)
+        whole = int(exact.to_integral_value(decimal.ROUND_HALF_EVEN))
+        if abs(whole) >= 10**kind.precision:
+            raise OverflowError("overflow")
+        return whole
+
+    patch.setattr(interpreter, "_scaled", scaled)
+
+
+def no_delete(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RecordView, "__headgate_delete__", lambda self: None)
+
+
+def no_check(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Interpreter, "_failed_check", lambda self, slots, copies: None)
+
+
+def free_slots_twice(patch: pytest.MonkeyPatch) -> None:
+    """A deleted row's slot stands in the free list twice, so that two rows come to share it."""
+    release = Rows.release
+
+    def twice(self: Rows, changed: Any) -> None:
+        before = self.free_count
+        release(self, changed)
+        fresh = self.free[before : self.free_count].copy()
+        if before + 2 * len(fresh) <= len(self.free):
+            self.free[self.free_count : self.free_count + len(fresh)] = fresh
+            self.free_count += len(fresh)
+
+    patch.setattr(Rows, "release", twice)
+
+
+def forget_used_texts(patch: pytest.MonkeyPatch) -> None:
+    compact = StringPool.compact
+    patch.setattr(StringPool, "compact", lambda self, used: compact(self, list(used)[:0]))
+
+
+def held_events_are_lost(patch: pytest.MonkeyPatch) -> None:
+    recover = Journal.recover
+
+    def without_inlets(self: Journal) -> Any:
+        found = recover(self)
+        return None if found is None else dataclasses.replace(found, inlets={})
+
+    patch.setattr(Journal, "recover", without_inlets)
+
+
+def one_changed_row_is_not_logged(patch: pytest.MonkeyPatch) -> None:
+    append = Journal.append
+
+    def shortened(self: Journal, commit: Any, *, later: bool) -> None:
+        changes = {name: rows.slice(1) for name, rows in commit.changes.items()}
+        append(self, dataclasses.replace(commit, changes=changes), later=later)
+
+    patch.setattr(Journal, "append", shortened)
+
+
+# --- which member shows which bug -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Canary:
+    """A seeded bug, and the member of the family and the options of `run` that show it."""
+
+    seed: Seed
+    member: str = "put"
+    compiled: bool = False
+    durable: bool = False
+    options: Any = field(default_factory=dict)
+
+
+UNDO = "for w in range(width):\n        put(words, slot * width + w, get(undo, u + w))"
+LATE = {"order_by": "ts", "watermark": "2 seconds"}
+CANARIES = {
+    "undo forgets a row": Canary(after_attempt(lambda _, c: c.popitem()), "move"),
+    "undo forgets a row, compiled": Canary(
+        in_source(UNDO, UNDO.replace("range(width)", "range(2)")), compiled=True
+    ),
+    "a create survives an abort": Canary(after_attempt(keep_alive)),
+    "a create survives an abort, compiled": Canary(
+        in_source(UNDO, UNDO.replace("range(width)", "range(1, width)")), compiled=True
+    ),
+    "a check is not evaluated": Canary(no_check),
+    "a check is not evaluated, compiled": Canary(
+        in_source("if not check_", "if False and not check_"), compiled=True
+    ),
+    "ties are broken the other way": Canary(ties_last_first, options={"order_by": "ts"}),
+    "late events run as if timely": Canary(no_event_is_late, options=LATE),
+    "decimals round halves to even": Canary(halves_to_even, "charge"),
+    "a deleted row stays": Canary(no_delete, "switch"),
+    "free slots are used twice": Canary(free_slots_twice, "take_seat"),
+    "texts in use are forgotten": Canary(forget_used_texts, "take_seat"),
+    "held events are lost": Canary(held_events_are_lost, durable=True, options=LATE),
+    "a changed row is not logged": Canary(one_changed_row_is_not_logged, durable=True),
+}
+
+
+@pytest.mark.parametrize("name", CANARIES)
+def test_a_seeded_bug_is_caught(name: str) -> None:
+    assert is_caught(CANARIES[name])
+
+
+@pytest.mark.parametrize("member", ["put", "take_seat"])
+def test_without_a_seed_nothing_is_caught(member: str) -> None:
+    assert not is_caught(Canary(lambda patch: None, member, durable=True), most=30)
