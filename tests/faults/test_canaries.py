@@ -6,17 +6,21 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
+from headgate.durability import compaction, floor, recovery, retention, snapshot, store
 from headgate.durability import format as layout
-from headgate.durability import recovery, snapshot, store
 from headgate.durability.head import Head
 from headgate.durability.log import LogWriter
+from headgate.durability.retention import Trimmer
 from headgate.errors import HeadgateError
 from headgate.io import Disk
 from headgate.testing.disk import SimulatedCrash, SimulatedDisk, SimulatedFile, Survival
 from tests.faults import test_damage
 from tests.faults.workload import SURVIVALS, Diary, Lost, check, live
+from tests.unit.durability import test_retention
+from tests.unit.durability.conftest import Place
 
 
 class Forgetful:
@@ -52,6 +56,30 @@ class ForgetfulFile:
 
     def sync(self) -> None:
         """Claim that it was done."""
+
+
+class Hasty:
+    """A disk on which a file gets its name first and is synced after that: the wrong order."""
+
+    def __init__(self, disk: SimulatedDisk, suffix: str) -> None:
+        self._disk = disk
+        self._suffix = suffix
+        self._files: dict[str, SimulatedFile] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._disk, name)
+
+    def open(self, path: str, mode: Any) -> Any:
+        file = self._disk.open(path, mode)
+        if path.endswith(self._suffix):
+            self._files[path] = file
+            return ForgetfulFile(file)
+        return file
+
+    def rename(self, old: str, new: str) -> None:
+        self._disk.rename(old, new)
+        if old in self._files:
+            self._files.pop(old).sync()
 
 
 def honest(disk: SimulatedDisk) -> Disk:
@@ -90,6 +118,69 @@ def catches(
 )
 def test_a_disk_that_ignores_a_sync_is_caught(suffix: str | None, folder: str | None) -> None:
     assert catches(lambda disk: Forgetful(disk, suffix, folder))
+
+
+@pytest.mark.parametrize("suffix", ["manifest.json.new", "floor.new"])
+def test_a_file_renamed_before_it_is_synced_is_caught(suffix: str) -> None:
+    assert catches(lambda disk: Hasty(disk, suffix), names_left)
+
+
+def remove_all_but_the_last(trimmer: Trimmer, first_segment: int) -> None:
+    names = trimmer._disk.list(trimmer._log)
+    for segment in layout.numbers_of(names, layout.SEGMENT_SUFFIX)[:-1]:
+        trimmer._remove(os.path.join(trimmer._log, layout.segment_name(segment)))
+
+
+def test_a_segment_trimmed_too_early_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Trimmer, "_remove_segments", remove_all_but_the_last)
+    assert catches()
+
+
+def test_files_removed_before_the_floor_is_durable_are_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The floor is written, but not synced: a crash lowers it again below what was removed."""
+
+    def written_only(disk: Disk, path: str, content: bytes) -> None:
+        disk.open(path + ".new", "create").write(0, content)
+        disk.rename(path + ".new", path)
+
+    monkeypatch.setattr(floor, "replace_file", written_only)
+    assert catches(aftermath=lambda disk, call: disk.after_crash(Survival.DROP))
+
+
+def test_blocks_given_up_while_a_snapshot_refers_to_them_are_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    give_up = Trimmer._give_up
+    monkeypatch.setattr(Trimmer, "_give_up", lambda self, epoch, _: give_up(self, epoch, False))
+    assert catches()
+
+
+def test_trimming_that_takes_no_notice_of_readers_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def read_while_trimmed() -> None:
+        place = Place(SimulatedDisk(), "/bank")
+        test_retention.test_a_hold_keeps_what_could_be_read_when_it_was_taken(place)
+
+    read_while_trimmed()
+    monkeypatch.setattr(retention, "leased_epochs", lambda disk, path: [])
+    with pytest.raises((HeadgateError, AssertionError)):
+        read_while_trimmed()
+
+
+def test_a_snapshot_that_refers_to_changed_blocks_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nothing = np.empty(0, np.int64)
+    monkeypatch.setattr(compaction.Changes, "touched_between", lambda self, low, high: nothing)
+    assert catches()
+
+
+def test_a_wait_that_does_not_wait_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store.Store, "wait", store.Store._show)
+    assert catches()
 
 
 def test_publishing_before_the_sync_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ SEEDS = {
     Survival.KEEP: (1, 1),
     Survival.NAMES: (1, 1),
     Survival.TEAR: (3, 60),
-    Survival.RANDOM: (14, 400),
+    Survival.RANDOM: (7, 250),
 }
 
 

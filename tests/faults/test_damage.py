@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
-from headgate.durability import Commit, Store, StoreReader
+from headgate.durability import Commit, Retention, Store, StoreReader, verify
 from headgate.errors import DamageError, FormatError, HeadgateError
 from headgate.testing.disk import SimulatedClock, SimulatedDisk, Survival
+from tests.faults.tally import Tally
 
 PATH = "/bank"
 LAST = 4
@@ -52,12 +55,39 @@ def small_store() -> SimulatedDisk:
     return disk
 
 
+def trimmed_store() -> SimulatedDisk:
+    """A floor, one snapshot that refers to blocks of one that was given up, and the log's end."""
+    disk = SimulatedDisk()
+    retain = Retention(snapshots=1)
+    store = Store.open(PATH, disk, SimulatedClock(), segment_bytes=1500, retain=retain)
+    store.recover()
+    store.write_manifest(MANIFEST)
+    store.append(replace(commit_of(1), changes={**commit_of(1).changes, "names": NAMES}))
+    for epoch in range(2, LAST + 1):
+        store.commit(commit_of(epoch))
+        if epoch in (2, 3):
+            store.snapshot()
+    store.close()
+    return disk
+
+
+NAMES = pa.record_batch({"__slot": range(90), "__alive": [True] * 90, "name": range(90)})
 WHOLE = small_store()
-FILES = [path for path in WHOLE.paths() if not path.endswith("lock")]
+TRIMMED = trimmed_store()
+STORES = {"whole": WHOLE, "trimmed": TRIMMED}
+FILES = [
+    pytest.param(name, path, id=f"{name}{path.removeprefix(PATH)}")
+    for name, disk in STORES.items()
+    for path in disk.paths()
+    if not path.endswith("lock")
+]
+every_file = pytest.mark.parametrize(("store", "path"), FILES)
 
 
-def damaged(path: str, change: Callable[[bytearray], None]) -> SimulatedDisk:
-    disk = WHOLE.after_crash(Survival.KEEP)
+def damaged(
+    path: str, change: Callable[[bytearray], None], whole: SimulatedDisk | None = None
+) -> SimulatedDisk:
+    disk = (whole or WHOLE).after_crash(Survival.KEEP)
     content = bytearray(disk.content(path))
     change(content)
     disk.replace(path, bytes(content))
@@ -80,23 +110,25 @@ def recovered_epoch(disk: SimulatedDisk) -> int | str:
     rows = {} if accounts is None else {r["__slot"]: r["balance"] for r in accounts.to_pylist()}
     epoch = recovered.epoch
     assert rows == balances_at(epoch)
+    names = recovered.images.get("names")
+    assert names is None or names.column("name").to_pylist() == list(range(90))
     assert recovered.sources == ({"q": (epoch, epoch)} if epoch else {})
     assert recovered.time_us == epoch * 1000
     assert store.manifest == MANIFEST
     return recovered.epoch
 
 
-def read_epoch(disk: SimulatedDisk, past: int | None = None) -> int | str:
+def read_epoch(disk: SimulatedDisk, first: int = 0) -> int | str:
     """The epoch that a reader sees, compared with the model, or the name of the error."""
     try:
         reader = StoreReader.open(PATH, disk)
-        epoch = reader.last_epoch() if past is None else past
+        epoch = reader.last_epoch()
         balances = reader.table("accounts", epoch).column("balance").to_pylist()
-        results = dict(reader.results(1, epoch))
+        results = dict(reader.results(first + 1, epoch))
     except HeadgateError as error:
         return type(error).__name__
     assert balances == list(balances_at(epoch).values())
-    assert list(results) == ([2] if epoch >= 2 else [])
+    assert list(results) == ([2] if first < 2 <= epoch else [])
     assert all(batch.equals(commit_of(number).results) for number, batch in results.items())
     return epoch
 
@@ -123,39 +155,85 @@ def test_the_store_to_be_damaged_is_whole_and_has_all_kinds_of_files() -> None:
     ]
 
 
-@pytest.mark.parametrize("path", FILES)
-def test_any_flipped_byte_gives_the_whole_store_or_a_named_error(path: str) -> None:
+def test_the_trimmed_store_is_whole_and_has_what_the_other_lacks() -> None:
+    assert recovered_epoch(TRIMMED.after_crash(Survival.KEEP)) == LAST
+    assert verify(PATH, TRIMMED).is_whole
+    names = sorted(path.removeprefix(PATH) for path in TRIMMED.paths())
+    assert names == [
+        "/floor",
+        "/head",
+        "/lock",
+        "/log/00000000000000000002.log",
+        "/log/00000000000000000004.log",
+        "/manifest.json",
+        "/snapshots/00000000000000000002.blocks",
+        "/snapshots/00000000000000000003.snapshot",
+    ]
+
+
+@every_file
+def test_any_flipped_byte_gives_the_whole_store_or_a_named_error(
+    store: str, path: str, tally: Tally
+) -> None:
+    whole = STORES[store]
     allowed: set[int | str] = {LAST, "DamageError"}
     if path.endswith("manifest.json"):
         allowed.add("FormatError")
-    for offset in range(len(WHOLE.content(path))):
-        disk = damaged(path, flip(offset))
+    for offset in range(len(whole.content(path))):
+        disk = damaged(path, flip(offset), whole)
         found = recovered_epoch(disk)
         assert found in allowed, (offset, found)
+        tally.count("bytes flipped, recovered")
 
 
-@pytest.mark.parametrize("path", FILES)
-def test_a_reader_of_a_flipped_byte_sees_the_whole_store_or_a_named_error(path: str) -> None:
+@every_file
+def test_a_reader_of_a_flipped_byte_sees_the_whole_store_or_a_named_error(
+    store: str, path: str, tally: Tally
+) -> None:
+    whole = STORES[store]
+    first = 3 if store == "trimmed" else 0
     allowed: set[int | str] = {LAST, "DamageError"}
     if path.endswith("manifest.json"):
         allowed.add("FormatError")
     if path == HEAD:
         # A damaged slot leaves a reader with the epoch before, until a writer comes.
         allowed.add(LAST - 1)
-    for offset in range(0, len(WHOLE.content(path)), 3):
-        read = read_epoch(damaged(path, flip(offset)))
+    for offset in range(0, len(whole.content(path)), 3):
+        read = read_epoch(damaged(path, flip(offset), whole), first=first)
         assert read in allowed, (offset, read)
+        tally.count("bytes flipped, read")
 
 
-@pytest.mark.parametrize("path", FILES)
-def test_a_file_cut_anywhere_gives_the_whole_store_or_a_named_error(path: str) -> None:
-    for size in range(0, len(WHOLE.content(path)), 3):
+@every_file
+def test_verify_finds_any_flipped_byte_and_names_its_file(
+    store: str, path: str, tally: Tally, long_run: bool
+) -> None:
+    whole = STORES[store]
+    for offset in range(0, len(whole.content(path)), 1 if long_run else 5):
+        disk = damaged(path, flip(offset), whole)
+        try:
+            report = verify(PATH, disk)
+        except FormatError as error:
+            assert path in str(error)
+            continue
+        found = [*report.damages, *(note for note in report.notes if path == HEAD)]
+        assert any(path in each for each in found), (offset, report)
+        tally.count("bytes flipped, found by verify")
+
+
+@every_file
+def test_a_file_cut_anywhere_gives_the_whole_store_or_a_named_error(
+    store: str, path: str, tally: Tally
+) -> None:
+    whole = STORES[store]
+    for size in range(len(whole.content(path))):
 
         def cut(content: bytearray, size: int = size) -> None:
             del content[size:]
 
-        disk = damaged(path, cut)
+        disk = damaged(path, cut, whole)
         assert recovered_epoch(disk) in {LAST, "DamageError"}, size
+        tally.count("files cut at a byte")
 
 
 def test_damage_in_the_log_is_named_with_file_and_offset() -> None:
@@ -199,10 +277,17 @@ def frames_of(content: bytes) -> list[bytes]:
     return [content[a:b] for a, b in zip(starts, [*starts[1:], len(content)], strict=True)]
 
 
-def test_frames_swapped_or_repeated_are_damage() -> None:
+def test_frames_swapped_or_repeated_are_damage(tally: Tally) -> None:
     content = WHOLE.content(LOG)
     frames = frames_of(content)
-    for order in ([1, 0, 2], [0, 0, 2], [0, 2, 1], [0, 1, 2, 2], [0, 2], [0, 1]):
+    orders = {
+        order
+        for length in range(1, 5)
+        for order in itertools.product(range(3), repeat=length)
+        if order != (0, 1, 2)
+    }
+    for order in sorted(orders):
+        tally.count("frames swapped, doubled or dropped")
         disk = WHOLE.after_crash(Survival.KEEP)
         disk.replace(LOG, content[:64] + b"".join(frames[number] for number in order))
         for path in disk.paths():

@@ -45,15 +45,12 @@ class Moment:
 def moments(chance: random.Random, count: int) -> list[Moment]:
     """Moments of every kind, over and over, each time anew."""
     found: list[Moment] = []
+    hooks = ["before append", "after append", "before publish", "after publish"]
     while len(found) < count:
-        place = chance.randint(1, 2)
+        found += [Moment(hook=f"{hook} {chance.randint(1, 2)}") for hook in hooks]
         found += [
-            Moment(hook=f"before append {place}"),
-            Moment(hook=f"after append {place}"),
-            Moment(hook=f"before publish {place}"),
-            Moment(hook=f"after publish {place}"),
-            Moment("batch", place, chance.uniform(0, 0.3)),
-            Moment("applied", place, chance.uniform(0, 0.2)),
+            Moment("batch", chance.randint(1, 2), chance.uniform(0, 0.3)),
+            Moment("applied", chance.randint(1, 2), chance.uniform(0, 0.2)),
             Moment("query", 1, chance.uniform(0, 2)),
             Moment("copy", 1, chance.uniform(0, 1)),
             Moment("copy", 1, chance.uniform(1, 4)),

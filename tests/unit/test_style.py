@@ -229,7 +229,7 @@ def is_public_name_statement(node: ast.stmt) -> bool:
     if isinstance(node, ast.FunctionDef):
         return node.name in ("__getattr__", "__dir__")
     return is_type_checking(node) and all(
-        isinstance(child, ast.Import | ast.ImportFrom) for child in ast.iter_child_nodes(node)
+        isinstance(child, ast.Import | ast.ImportFrom) for child in getattr(node, "body", ())
     )
 
 

@@ -17,6 +17,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
+from headgate import durability
 from headgate.cli import output, stores
 from headgate.durability import CommitInfo
 from headgate.durability.format import VERSION as STORE_FORMAT
@@ -59,6 +60,10 @@ app = typer.Typer(
 
 Store = Annotated[
     Path, typer.Argument(metavar="STORE", help="The folder of the store.", show_default=False)
+]
+
+Target = Annotated[
+    Path, typer.Argument(metavar="TO", help="The folder of the copy.", show_default=False)
 ]
 
 
@@ -206,10 +211,44 @@ def verify(store: Store) -> None:
         headgate verify bank
     """
     from headgate.cli.verdict import show
-    from headgate.cli.verify import examine
 
     stores.require_store(store)
-    report = examine(store)
+    report = durability.verify(store)
     show(output.make_console(), report, str(store))
     if not report.is_whole:
         raise typer.Exit(1)
+
+
+@app.command()
+def backup(store: Store, to: Target) -> None:
+    """Copy a store consistently, also while a program writes to it.
+
+    [bold]Examples[/bold]
+
+        headgate backup bank bank-copy
+    """
+    stores.require_store(store)
+    _say_copied(durability.backup(store, to))
+
+
+@app.command()
+def restore(
+    store: Store,
+    epoch: Annotated[int, typer.Option(help="The epoch that the new store ends with.")],
+    to: Annotated[Path, typer.Option(help="The folder of the new store.")],
+) -> None:
+    """Make a new store from a past epoch; the old one is left as it is.
+
+    [bold]Examples[/bold]
+
+        headgate restore bank --epoch 12 --to bank-12
+    """
+    stores.require_store(store)
+    _say_copied(durability.restore(store, epoch, to))
+
+
+def _say_copied(copied: durability.Copied) -> None:
+    output.make_console().print(
+        f"{copied.path}: epochs {copied.first_epoch} to {copied.last_epoch}, "
+        f"{output.amount_of_bytes(copied.log_bytes)} of log"
+    )

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from headgate.cli.output import amount_of_bytes, numbers
-from headgate.cli.verify import Report
+from headgate.durability import Report
 
 
 def show(console: Console, report: Report, store: str) -> None:

@@ -185,6 +185,10 @@ class _Examination:
         if first > 1:
             self.report.first_epoch = first
             self._position = Position(first - 1, first, 0, None)
+        if first > self.report.floor + 1:  # only what lies below the floor may be gone
+            path = os.path.join(self._folder, layout.segment_name(self.report.floor + 1))
+            what = f"the segments before epoch {first} are missing"
+            self._note_damage(layout.damage(path, 0, what))
         published = self._head()
         if published is None:
             what = "neither slot of the head is whole (opening the store to write rebuilds it)"

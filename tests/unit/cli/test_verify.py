@@ -14,8 +14,8 @@ from typer.testing import CliRunner, Result
 import headgate as hg
 from headgate.cli.commands import app
 from headgate.cli.verdict import verdict
-from headgate.cli.verify import Report, examine
-from headgate.durability import Commit, Retention, Store, StoreReader
+from headgate.durability import Commit, Report, Retention, Store, StoreReader
+from headgate.durability import verify as examine
 from tests.unit.cli.bank import open_bank, pay
 
 MANIFEST = {"tables": {"things": {"columns": "id bigint", "key": ["id"], "check": None}}}
