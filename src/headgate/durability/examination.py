@@ -115,12 +115,14 @@ class _Examination:
         self._log = LogReader(disk, self._folder)
         self._ends: dict[int, Position] = {0: layout.BEGINNING}
         self._position = layout.BEGINNING
+        self._knows_floor = True
 
     def run(self) -> Report:
         try:
             held = hold(self._disk, self.report.path)
         except DamageError as error:
             self._note_damage(error)
+            self._knows_floor = False
             self._check_files()
             return self.report
         with held:
@@ -182,8 +184,10 @@ class _Examination:
         segments = self._log.segments()
         self.report.segments = len(segments)
         first = segments[0] if segments else self.report.floor + 1
+        if not self._knows_floor:  # what is not there was then meant to go
+            self.report.floor = first - 1
+        self.report.first_epoch = min(first, self.report.floor + 1)
         if first > 1:
-            self.report.first_epoch = first
             self._position = Position(first - 1, first, 0, None)
         if first > self.report.floor + 1:  # only what lies below the floor may be gone
             path = os.path.join(self._folder, layout.segment_name(self.report.floor + 1))
