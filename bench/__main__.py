@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import importlib
 
-BENCHMARKS = {"ledger": "transfers through the engine beside the bare loop, durable, on Spark"}
+BENCHMARKS = {
+    "ledger": "transfers through the engine beside the bare loop, durable, on Spark",
+    "schemes": "every scheme over the papers' applications, sweeps and phases, with a report",
+}
 
 
 def main() -> None:
@@ -15,8 +18,10 @@ def main() -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("name", nargs="?", default="ledger", choices=BENCHMARKS)
     parser.add_argument("--quick", action="store_true", help="fewer batches")
+    parser.add_argument("--out", metavar="FOLDER", help="for the report of `schemes`")
     chosen = parser.parse_args()
-    importlib.import_module(f"bench.{chosen.name}").main(quick=chosen.quick)
+    places = {} if chosen.out is None else {"out": chosen.out}
+    importlib.import_module(f"bench.{chosen.name}").main(quick=chosen.quick, **places)
 
 
 if __name__ == "__main__":

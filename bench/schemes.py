@@ -13,12 +13,15 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -27,6 +30,7 @@ from bench.workloads import APPLICATIONS, Phase, Workload, dynamic_ledger, make_
 from headgate.execution.scheme import SCHEME_NAMES
 
 OUT = Path("bench-out")
+MODEL, SERIAL = "auto", "serial"
 INCORRECT = frozenset({"nolock"})  # on purpose: a bound for speed
 APPLICATION_NAMES = ("ledger", "grep_sum", "bidding", "tolls")
 COST_US = 10.0
@@ -247,13 +251,13 @@ class Contestant:
         return f"{self.scheme} on {self.threads} thread{'s' * (self.threads > 1)}"
 
 
-SERIAL = Contestant("serial", 1)
+REFERENCE = Contestant(SERIAL, 1)
 
 
 def contestants(names: Sequence[str], threads: Sequence[int]) -> list[Contestant]:
     """The serial scheme first, then every other one with each number of threads."""
-    others = [Contestant(name, count) for name in names if name != "serial" for count in threads]
-    return [SERIAL, *others]
+    others = [Contestant(name, count) for name in names if name != SERIAL for count in threads]
+    return [REFERENCE, *others]
 
 
 class Race:
@@ -281,10 +285,9 @@ class Race:
         for number, phase in enumerate(self.point.phases):
             began = time.perf_counter()
             for batch in range(phase.workload.batch_count):
-                spent = time.perf_counter() - began
-                if not is_dynamic and batch >= WARM_ROUNDS + effort.rounds_min:
-                    if spent > effort.seconds:
-                        break
+                is_over = time.perf_counter() - began > effort.seconds
+                if not is_dynamic and is_over and batch >= WARM_ROUNDS + effort.rounds_min:
+                    break
                 is_warm = number == 0 and batch < WARM_ROUNDS
                 rows += self._round(phase, batch, is_warm)
         self._check_rows()
@@ -297,7 +300,7 @@ class Race:
         shift = batch % len(self.entered)
         done = {one: self._turn(one, phase.workload, events)
                 for one in (*self.entered[shift:], *self.entered[:shift])}  # fmt: skip
-        expected = plain(done[SERIAL][0])
+        expected = plain(done[REFERENCE][0])
         rows = []
         for one in self.entered:
             results, timing = done[one]
@@ -335,7 +338,7 @@ class Race:
         }  # fmt: skip
 
     def _graph(self, workload: Workload, events: pa.Table) -> str:
-        figures = self.engines[SERIAL].explain(workload.target, events, **workload.options)
+        figures = self.engines[REFERENCE].explain(workload.target, events, **workload.options)
         return json.dumps(asdict(figures))
 
     def _difference(
@@ -351,7 +354,7 @@ class Race:
         """After the last batch all tables are the same, too."""
         for table in self.point.workload.tables:
             query = f'select * from "{table.name}" order by {", ".join(table.key)}'
-            expected = self.engines[SERIAL].sql(query).arrow()
+            expected = self.engines[REFERENCE].sql(query).arrow()
             for one in self.entered:
                 if one.scheme in INCORRECT:
                     continue
@@ -381,6 +384,81 @@ def difference(found: pa.Table, expected: pa.Table) -> str | None:
             if mine != serial:
                 return f"{name} of row {place} is {mine!r}, serial has {serial!r}"
     return "they differ"
+
+
+# --- figures ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What one scheme did with one number of threads at one point."""
+
+    scheme: str
+    threads: int
+    value: float
+    batches: int
+    ratio: float  # of its throughput to that of the serial scheme in the same rounds
+    thousand_per_s: float
+    median_ms: float
+    p99_ms: float
+    parts_us: Mapping[str, float]  # per event, medians
+    useful: float  # share of the execution's thread time that the serial scheme needs, too
+    is_equal: bool
+
+    @property
+    def name(self) -> str:
+        return self.scheme if self.scheme == SERIAL else f"{self.scheme} ×{self.threads}"
+
+
+def figures(rows: Iterable[Row]) -> list[Figure]:
+    """One figure a contestant of one race; warm batches do not count."""
+    found: dict[tuple[str, int], list[Row]] = defaultdict(list)
+    for row in rows:
+        if not row["is_warm"]:
+            found[row["scheme"], row["threads"]].append(row)
+    serial = found.get((SERIAL, 1), [])
+    return [_figure(mine, serial) for mine in found.values()] if serial else []
+
+
+def _figure(mine: Sequence[Row], serial: Sequence[Row]) -> Figure:
+    first = mine[0]
+    seconds = [row["seconds"] for row in mine]
+    each = {part: median(row[f"{part}_s"] / row["events"] for row in mine) * 1e6 for part in PARTS}
+    execute_s = median(row["execute_s"] for row in mine) * first["threads"]
+    return Figure(
+        scheme=first["scheme"],
+        threads=first["threads"],
+        value=first["value"],
+        batches=len(mine),
+        ratio=median(row["seconds"] for row in serial) / median(seconds),
+        thousand_per_s=median(row["events"] / row["seconds"] for row in mine) / 1e3,
+        median_ms=median(seconds) * 1e3,
+        p99_ms=float(np.percentile(seconds, 99)) * 1e3,
+        parts_us=each,
+        useful=min(1.0, median(row["execute_s"] for row in serial) / execute_s),
+        is_equal=all(row["is_equal"] for row in mine),
+    )
+
+
+def split(rows: Iterable[Row], *columns: str) -> dict[tuple[Any, ...], list[Row]]:
+    """The rows by the values of some columns, in the order in which these first come."""
+    found: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
+    for row in rows:
+        found[tuple(row[column] for column in columns)].append(row)
+    return found
+
+
+def model_ratio(
+    found: Sequence[Figure], incorrect: Iterable[str], threads: int
+) -> tuple[float, Figure] | None:
+    """The model's throughput over that of the best fixed scheme with these threads, and which."""
+    able = [one for one in found if one.threads == threads or one.scheme == SERIAL]
+    model = [one for one in able if one.scheme == MODEL]
+    fixed = [one for one in able if one.scheme not in (MODEL, *incorrect)]
+    if not model or not fixed:
+        return None
+    best = max(fixed, key=lambda one: one.ratio)
+    return model[0].ratio / best.ratio, best
 
 
 # --- the whole run ----------------------------------------------------------------------------

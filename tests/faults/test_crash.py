@@ -62,6 +62,7 @@ def test_an_undisturbed_life_ends_with_every_epoch() -> None:
     segments = [path for path in disk.paths() if path.endswith(".log")]
     assert len(segments) > 2
     assert len([path for path in disk.paths() if path.endswith(".snapshot")]) == 1
+    assert len([path for path in disk.paths() if path.endswith(".blocks")]) == 1
 
 
 @every_life

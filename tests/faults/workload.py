@@ -29,8 +29,8 @@ LAST_EPOCH = 17
 RETAIN = Retention(snapshots=2)
 MANIFESTS: list[dict[str, Any]] = [
     {},
-    {"tables": {"accounts": {}, "names": {}}},
-    {"tables": {"accounts": {}, "names": {}}, "note": "second"},
+    {"tables": {"accounts": {}, "names": {}, "rates": {}}},
+    {"tables": {"accounts": {}, "names": {}, "rates": {}}, "note": "second"},
 ]
 SURVIVALS = [
     (Survival.DROP, 0),
@@ -39,6 +39,10 @@ SURVIVALS = [
     *((Survival.TEAR, seed) for seed in range(2)),
     *((Survival.RANDOM, seed) for seed in range(3)),
 ]
+
+
+# Loaded once and never changed: every later snapshot refers to its block.
+RATES = pa.record_batch({"__slot": range(60), "rate": range(60)})
 
 
 class Lost(AssertionError):
@@ -51,6 +55,7 @@ class State:
 
     accounts: dict[int, tuple[int, float]] = field(default_factory=dict)
     names: dict[int, tuple[str | None]] = field(default_factory=dict)
+    rates: dict[int, tuple[int]] = field(default_factory=dict)
     sources: dict[str, tuple[int, int]] = field(default_factory=dict)
     inlets: dict[str, tuple[int | None, list[int] | None, int]] = field(default_factory=dict)
 
@@ -70,9 +75,11 @@ def commit_of(epoch: int, weak: bool = False) -> Commit:
     if weak and epoch % 4 in (2, 3):
         strong = commit_of(epoch)
         events = pa.record_batch({"epoch": pa.array([epoch], pa.int64())})
-        slots = {"accounts": epoch + 6, "names": epoch + 1}
+        slots = {"accounts": epoch + 6, "names": epoch + 1, "rates": RATES.num_rows}
         return replace(strong, changes={}, input=events, fingerprint="v1", slots=slots)
     changes = {"accounts": _accounts(epoch)}
+    if epoch == 1:
+        changes["rates"] = RATES.add_column(1, "__alive", pa.array([True] * RATES.num_rows))
     if epoch % 3 == 0:
         changes["names"] = pa.record_batch(
             {
@@ -126,7 +133,13 @@ def states() -> list[State]:
 
 def _after(last: State, epoch: int) -> State:
     commit = commit_of(epoch)
-    state = State(dict(last.accounts), dict(last.names), dict(last.sources), dict(last.inlets))
+    state = State(
+        dict(last.accounts),
+        dict(last.names),
+        {slot: (slot,) for slot in range(60)},
+        dict(last.sources),
+        dict(last.inlets),
+    )
     for slot, row in changes_of(epoch).items():
         _set(state.accounts, slot, row)
     if epoch % 3 == 0:
@@ -294,6 +307,7 @@ def images_of(state: State) -> Iterator[tuple[str, list[pa.RecordBatch]]]:
         }
     )
     yield "accounts", [accounts.slice(0, 3), accounts.slice(3)]
+    yield "rates", [RATES]
     slots = sorted(state.names)
     names = [state.names[slot][0] for slot in slots]
     yield (
@@ -349,9 +363,8 @@ def _check_recovered(recovered: Recovered) -> None:
     """The state that is handed over is right, and so is what is left for the engine to do."""
     images = {name: _rows(image) for name, image in recovered.images.items()}
     inlets = {name: _inlet(inlet) for name, inlet in recovered.inlets.items()}
-    found = State(
-        images.get("accounts", {}), images.get("names", {}), dict(recovered.sources), inlets
-    )
+    tables = [images.get(name, {}) for name in ("accounts", "names", "rates")]
+    found = State(*tables, dict(recovered.sources), inlets)
     epoch = recovered.image_epoch
     _same(found, STATES[epoch], f"recovered epoch {epoch}")
     if recovered.time_us != epoch * 1000:
@@ -412,6 +425,9 @@ def _check_readable(reader: StoreReader, first: int, last: int) -> None:
         expected = [STATES[past].accounts[slot] for slot in sorted(STATES[past].accounts)]
         if list(zip(*accounts, strict=True)) != expected:
             raise Lost(f"a reader at epoch {past} of {first} to {last} sees {accounts}")
+    rates = reader.table("rates", last)
+    if last and rates.column("rate").to_pylist() != RATES.column("rate").to_pylist():
+        raise Lost(f"a reader at epoch {last} sees other rates")
     _check_results(dict(reader.results(first + 1, last)), first, last)
 
 
