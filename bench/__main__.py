@@ -7,6 +7,7 @@ import importlib
 
 BENCHMARKS = {
     "ledger": "transfers through the engine beside the bare loop, durable, on Spark",
+    "durability": "sync, group and none; snapshots beside the stream; reopening",
     "schemes": "every scheme over the papers' applications, sweeps and phases, with a report",
 }
 

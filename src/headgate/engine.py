@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +42,7 @@ from headgate.journal import Journal
 from headgate.memory import Memory, Source
 from headgate.planning.figures import Figures
 from headgate.query.sql import Answer, run_sql
-from headgate.replay import fingerprint_of, read_plan, with_plan
+from headgate.replay import Border, fingerprint_of, read_plan
 from headgate.results import (
     Result,
     build_results,
@@ -133,7 +133,9 @@ class Engine:
         self._programs: dict[tuple[str, ...], Program] = {}
         self._plans: dict[Any, Plan] = {}
         self._recent: dict[str, pa.Table] = {}  # in memory only: the last results of each source
-        self._applied: dict[Source, EngineInlet | None] = {}  # by this process, the last of each
+        self._callers: dict[
+            str, tuple[str, int, object]
+        ] = {}  # source -> its last run, batch, sink
         for transaction in self.transactions.values():
             # Literals take their codes before any text from the store can take them.
             self._program((transaction,))
@@ -380,31 +382,36 @@ class Engine:
         plan: Plan,
         events: pa.Table,
         source: Source | None,
-        sink: EngineInlet | None = None,
+        caller: tuple[str, object] | None = None,
     ) -> pa.Table:
         """One batch, one epoch, exactly once per source; returns its results when durable."""
         with self._lock, self._running():
-            if source is not None and self._memory.has_applied(source):
-                self._refuse_twin(source, sink)
-                return self._recorded(plan, source)
+            if source is not None:
+                self._refuse_twin(source, caller)
+                if self._memory.has_applied(source):
+                    return self._recorded(plan, source)
             if events.num_rows == 0:
                 return self._empty(plan)
             results, epoch = self._process(plan, events, source)
-            if source is not None:
-                self._applied = {
-                    known: found for known, found in self._applied.items() if known[0] != source[0]
-                }
-                self._applied[source] = sink
         self._wait(epoch)
         return results
 
-    def _refuse_twin(self, source: Source, sink: EngineInlet | None) -> None:
-        """Two sinks in one foreachBatch come with one batch number: only names tell them apart."""
-        if self._applied.get(source, sink) is not sink:
+    def _refuse_twin(self, source: Source, caller: tuple[str, object] | None) -> None:
+        """Two sinks in one foreachBatch come with one batch number: only names tell them apart.
+
+        In one run of a query a batch number comes once to each sink, so a second sink with it is
+        another; in a new run it is the same batch sent again.
+        """
+        if caller is None:
+            return
+        run, sink = caller
+        before = self._callers.get(source[0])
+        if before is not None and before[:2] == (run, source[1]) and before[2] is not sink:
             raise InputError(
                 f"two sinks of this engine got batch {source[1]} of one query; "
                 "give each of them a name: engine.sink(..., name='deposits')"
             )
+        self._callers[source[0]] = (run, source[1], sink)
 
     def _process(
         self,
@@ -428,9 +435,8 @@ class Engine:
                 arranged.works, arranged.order, arranged.route, self.epoch + 1, plan.scheme
             )
             batch = build_results(plan, arranged, execution, program)
-            given = with_plan(events, plan) if self._is_weak and inlets is None else None
-            marks = fingerprint_of(plan.route.transactions) if given is not None else None
-            self._commit(execution, batch, source, moved, Border(given, marks), later=later)
+            border = Border.of(events, plan) if self._is_weak and inlets is None else Border()
+            self._commit(execution, batch, source, moved, border, later=later)
         return with_epoch(batch, self.epoch), self.epoch
 
     def _commit(
@@ -569,14 +575,6 @@ class Engine:
             raise
 
 
-@dataclass(frozen=True)
-class Border:
-    """What weak recovery logs of a batch: its input and the fingerprint of the code that ran it."""
-
-    input: pa.RecordBatch | None
-    fingerprint: str | None
-
-
 class EngineInlet:
     """What a sink needs of an engine: the columns to fetch and a place to put a batch."""
 
@@ -588,7 +586,7 @@ class EngineInlet:
     def columns(self) -> list[str]:
         return self._plan.columns
 
-    def apply(self, events: pa.Table, source: Source | None) -> pa.Table:
+    def apply(self, events: pa.Table, source: Source | None, run: str | None = None) -> pa.Table:
         """One micro-batch, known by its query, its number and the sink's name if it has one.
 
         The transactions are not part of that name: a program that was changed between a crash and
@@ -596,4 +594,5 @@ class EngineInlet:
         """
         if source is not None and self._plan.name is not None:
             source = (f"{source[0]}/{self._plan.name}", source[1])
-        return self._engine._apply(self._plan, events, source, self)
+        caller = None if run is None else (run, self)
+        return self._engine._apply(self._plan, events, source, caller)

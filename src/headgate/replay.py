@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -65,3 +65,15 @@ def read_plan(batch: pa.RecordBatch, known: Mapping[str, Transaction]) -> Plan:
     route = Route(transactions, values, words["route_by"])
     plan = Plan(route, (), words["watermark_us"], words["late"], words["name"])
     return replace(plan, order_by=tuple(plan.event[name] for name in words["order_by"]))
+
+
+@dataclass(frozen=True)
+class Border:
+    """What weak recovery logs of a batch: its input and the fingerprint of the code that ran it."""
+
+    input: pa.RecordBatch | None = None
+    fingerprint: str | None = None
+
+    @classmethod
+    def of(cls, events: pa.Table, plan: Plan) -> Border:
+        return cls(with_plan(events, plan), fingerprint_of(plan.route.transactions))

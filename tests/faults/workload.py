@@ -42,7 +42,8 @@ SURVIVALS = [
 
 
 # Loaded once and never changed: every later snapshot refers to its block.
-RATES = pa.record_batch({"__slot": range(60), "rate": range(60)})
+RATES = pa.record_batch({"__slot": range(200), "rate": range(200)})
+LOAD_EPOCH = 5
 
 
 class Lost(AssertionError):
@@ -75,10 +76,10 @@ def commit_of(epoch: int, weak: bool = False) -> Commit:
     if weak and epoch % 4 in (2, 3):
         strong = commit_of(epoch)
         events = pa.record_batch({"epoch": pa.array([epoch], pa.int64())})
-        slots = {"accounts": epoch + 6, "names": epoch + 1, "rates": RATES.num_rows}
+        slots = {"accounts": epoch + 6, "names": epoch + 1}
         return replace(strong, changes={}, input=events, fingerprint="v1", slots=slots)
     changes = {"accounts": _accounts(epoch)}
-    if epoch == 1:
+    if epoch == LOAD_EPOCH:
         changes["rates"] = RATES.add_column(1, "__alive", pa.array([True] * RATES.num_rows))
     if epoch % 3 == 0:
         changes["names"] = pa.record_batch(
@@ -136,7 +137,7 @@ def _after(last: State, epoch: int) -> State:
     state = State(
         dict(last.accounts),
         dict(last.names),
-        {slot: (slot,) for slot in range(60)},
+        {slot: (slot,) for slot in range(200)} if epoch >= LOAD_EPOCH else {},
         dict(last.sources),
         dict(last.inlets),
     )
@@ -307,7 +308,8 @@ def images_of(state: State) -> Iterator[tuple[str, list[pa.RecordBatch]]]:
         }
     )
     yield "accounts", [accounts.slice(0, 3), accounts.slice(3)]
-    yield "rates", [RATES]
+    if state.rates:
+        yield "rates", [RATES]
     slots = sorted(state.names)
     names = [state.names[slot][0] for slot in slots]
     yield (
@@ -324,7 +326,7 @@ def check(disk: SimulatedDisk, told: Told, thorough: bool = True) -> int:
     """Recover on what is left and compare with the model; returns the epoch that was found."""
     if thorough:
         check_reader(disk, told)
-    epoch = check_recovery(disk, told)
+    epoch = check_recovery(disk, told, thorough)
     if StoreReader.open(PATH, disk).last_epoch() != epoch:
         raise Lost(f"epoch {epoch} was recovered but not published")
     if thorough:
@@ -344,7 +346,7 @@ def check_going_on(disk: SimulatedDisk, told: Told) -> None:
     check(disk.after_crash(Survival.DROP), replace(told, acknowledged=last, attempted=last))
 
 
-def check_recovery(disk: SimulatedDisk, told: Told) -> int:
+def check_recovery(disk: SimulatedDisk, told: Told, thorough: bool = True) -> int:
     """Open, recover and compare."""
     store = open_store(disk)
     recovered = store.recover()
@@ -354,7 +356,8 @@ def check_recovery(disk: SimulatedDisk, told: Told) -> int:
     if store.manifest not in MANIFESTS[told.manifest : told.manifest_attempted + 1]:
         raise Lost(f"manifest {store.manifest} in place of number {told.manifest}")
     _check_recovered(recovered)
-    _check_replayed_batches(store, epoch)
+    if thorough:
+        _check_replayed_batches(store, epoch)
     store.close()
     return epoch
 
@@ -426,7 +429,7 @@ def _check_readable(reader: StoreReader, first: int, last: int) -> None:
         if list(zip(*accounts, strict=True)) != expected:
             raise Lost(f"a reader at epoch {past} of {first} to {last} sees {accounts}")
     rates = reader.table("rates", last)
-    if last and rates.column("rate").to_pylist() != RATES.column("rate").to_pylist():
+    if last >= LOAD_EPOCH and rates.column("rate").to_pylist() != RATES.column("rate").to_pylist():
         raise Lost(f"a reader at epoch {last} sees other rates")
     _check_results(dict(reader.results(first + 1, last)), first, last)
 

@@ -191,6 +191,7 @@ gauges = hg.Table(
     key="id",
     check="level < 1e6 or peak >= 3.5",
 )
+ratios = hg.Table("ratios", "id bigint, n bigint, x double", key="id")
 counters = hg.Table("counters", "id bigint, small int, big bigint, steps int", key="id")
 
 
@@ -229,6 +230,42 @@ def count_up(event, counter=counters.at("id"), out=hg.output("big bigint, small 
     out.small = -counter.small + event.few
 
 
+@member("id bigint, op int, a bigint, b bigint, x double, d decimal(18,2)", "op", "a")
+def compute(event, row=ratios.at("id", mode="read"), out=hg.output("number bigint, real double")):
+    out.number = row.n
+    if event.op == 0:
+        out.number = event.a**event.b
+    elif event.op == 1:
+        out.number = event.a << event.b
+    elif event.op == 2:
+        out.number = -event.a + abs(event.b)
+    elif event.op == 3:
+        out.number = int(event.x)
+    elif event.op == 4:
+        out.number = round(event.x)
+    elif event.op == 5:
+        out.number = int(event.d * event.d)
+    elif event.op == 6:
+        out.real = float(event.d) / 3
+    elif event.op == 7:
+        out.number = event.a // event.b
+    elif event.op == 8:
+        out.number = (event.a ^ event.b) & (event.a | 7) >> 1
+
+
+@member("ids array<bigint>, shares array<bigint>, weights array<double>")
+def spread(event, targets=pots.each("ids"), out=hg.output("total bigint, weighted double")):
+    total = 0
+    for number, (target, share) in enumerate(zip(targets, event.shares)):  # noqa: B905
+        target.n += share * (number + 1)
+        total += target.n
+    for weight in event.weights:
+        out.weighted = out.weighted + weight
+        if weight > 10:
+            break
+    out.total = total
+
+
 # --- the rest: booleans, dates, helpers, errors, checks -------------------------------------------
 
 visits = hg.Table(
@@ -238,7 +275,6 @@ visits = hg.Table(
     check="visits <> 4 and last >= timestamp '2023-12-31'",
 )
 grades = hg.Table("grades", "id bigint, points bigint, grade string DEFAULT 'none'", key="id")
-ratios = hg.Table("ratios", "id bigint, n bigint, x double", key="id")
 audited = hg.Table(
     "audited",
     "id int, kind string, n bigint, x double, day date, ok boolean, due bigint",

@@ -13,6 +13,7 @@ import math
 from typing import Any
 
 import pyarrow as pa
+from hypothesis import settings
 from hypothesis import strategies as st
 
 import headgate as hg
@@ -35,12 +36,23 @@ SPECIAL: dict[tuple[str, str], st.SearchStrategy[Any]] = {
     ("audit", "x"): AMOUNTS,
     ("buy", "item"): st.sampled_from(("a", "b", "ä", "")),
     ("prices", "item"): st.sampled_from(("a", "b", "ä", "")),
+    ("compute", "op"): st.integers(0, 8),
+    ("compute", "a"): st.one_of(st.integers(-9, 9), st.sampled_from(EXTREMES)),
+    ("compute", "b"): st.one_of(st.integers(-2, 65), st.sampled_from(EXTREMES)),
+    ("compute", "x"): st.one_of(
+        WEIGHTS, AMOUNTS, st.sampled_from((2.5, -0.5, 2.0**63, -(2.0**63)))
+    ),
     ("divide", "a"): st.one_of(st.integers(-100, 100), st.just(13)),
     ("divide", "b"): st.integers(-2, 3),
     ("buy", "count"): st.integers(-1, 3),
     ("share_out", "shares"): st.integers(-3, 12),
     ("charge", "paid"): st.integers(-500, 500).map(lambda cents: decimal.Decimal(cents) / 100),
 }
+
+
+def examples(count: int) -> settings:
+    """That many examples of a property, more or fewer as the profile searches deeper or less."""
+    return settings(max_examples=max(1, count * settings.default.max_examples // 100))
 
 
 def decimals(precision: int, scale: int) -> st.SearchStrategy[decimal.Decimal]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import headgate as hg
@@ -34,7 +34,7 @@ def sorted_events(member: Member, events: list[dict[str, Any]]) -> list[dict[str
 
 
 @pytest.mark.parametrize("name", ORDERED)
-@settings(max_examples=10)
+@making.examples(10)
 @given(data=st.data())
 def test_one_batch_several_batches_and_single_calls_agree(name: str, data: st.DataObject) -> None:
     member = FAMILY[name]
@@ -59,7 +59,7 @@ def _without_numbers(row: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name not in NUMBERING}
 
 
-@settings(max_examples=15)
+@making.examples(15)
 @given(
     events=making.batch(making.sound_events(FAMILY["deposit"]), 30),
     size=st.integers(1, 40),
@@ -78,7 +78,7 @@ def test_chunks_of_the_input_are_no_batches(events: Any, size: int, pieces: list
     assert same_bytes(decoded(other.run(member.compiled, chunked, **options)), decoded(expected))
 
 
-@settings(max_examples=25)
+@making.examples(25)
 @given(
     rows=making.rows(FAMILY["count_up"].tables[0]),
     events=making.batch(making.events(FAMILY["count_up"])),

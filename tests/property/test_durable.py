@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import headgate as hg
@@ -60,7 +60,7 @@ def lowered(patch: pytest.MonkeyPatch, snapshot_bytes: int, slack: int) -> None:
 @pytest.mark.parametrize(
     "name", ["transfer", "deposit", "take_seat", "add_all", "switch", "charge"]
 )
-@settings(max_examples=12)
+@making.examples(12)
 @given(data=st.data())
 def test_a_store_that_stops_in_the_middle_is_as_one_that_does_not(
     name: str, data: st.DataObject
@@ -87,7 +87,7 @@ def test_a_store_that_stops_in_the_middle_is_as_one_that_does_not(
             assert life.engine.load(table, rows[table.name]) == oracle.load(table, rows[table.name])
 
 
-@settings(max_examples=30)
+@making.examples(30)
 @given(
     rows=making.rows(book),
     batches=making.batches(routed_events(), 5),
@@ -117,7 +117,7 @@ def test_held_events_and_the_watermark_survive_a_stop(
         assert difference(life.engine, oracle) is None
 
 
-@settings(max_examples=10)
+@making.examples(10)
 @given(events=making.batch(making.events(FAMILY["take_seat"]), 30), size=st.integers(1, 7))
 def test_a_pipelined_run_is_durable_when_it_returns(events: Any, size: int) -> None:
     member = FAMILY["take_seat"]

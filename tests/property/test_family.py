@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.property import making
@@ -12,7 +12,7 @@ from tests.property.harness import Harness
 
 
 @pytest.mark.parametrize("name", FAMILY)
-@settings(max_examples=25)
+@making.examples(25)
 @given(data=st.data())
 def test_both_forms_give_what_the_oracle_gives(name: str, data: st.DataObject) -> None:
     member = FAMILY[name]

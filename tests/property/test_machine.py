@@ -88,4 +88,4 @@ class EngineMachine(RuleBasedStateMachine):
 
 
 TestEngineMachine = EngineMachine.TestCase
-TestEngineMachine.settings = settings(max_examples=20, stateful_step_count=12)
+TestEngineMachine.settings = settings(making.examples(30), stateful_step_count=15)

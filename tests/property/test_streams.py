@@ -6,7 +6,7 @@ import datetime
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import headgate as hg
@@ -68,7 +68,7 @@ class Routed:
             assert same_bytes(sorted_table(engine, book), sorted_table(self.engines[0], book))
 
 
-@settings(max_examples=40)
+@making.examples(40)
 @given(
     rows=making.rows(book),
     batches=making.batches(routed_events()),
@@ -81,7 +81,7 @@ def test_routed_events_run_as_the_oracle_runs_them(rows: Any, batches: Any, orde
     routed.compare()
 
 
-@settings(max_examples=40)
+@making.examples(40)
 @given(
     rows=making.rows(book),
     batches=making.batches(routed_events(), most=5),
@@ -104,7 +104,7 @@ def test_a_watermark_holds_back_what_the_oracle_holds_back(
     routed.compare()
 
 
-@settings(max_examples=25)
+@making.examples(25)
 @given(
     events=st.lists(making.sound_events(FAMILY["put"]), min_size=1, max_size=20),
     size=st.integers(1, 6),

@@ -52,7 +52,9 @@ class FakeInlet:
         self.columns = list(columns)
         self.applied: list[tuple[pa.Table, tuple[str, int] | None]] = []
 
-    def apply(self, events: pa.Table, source: tuple[str, int] | None) -> pa.Table:
+    def apply(
+        self, events: pa.Table, source: tuple[str, int] | None, run: str | None = None
+    ) -> pa.Table:
         self.applied.append((events, source))
         return events
 

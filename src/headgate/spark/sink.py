@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 # The name under which Spark gives the thread of a micro-batch its query's id. This is the id in
 # the checkpoint's metadata, which a restart keeps, not the id of the run.
 QUERY_ID = "sql.streaming.queryId"
+RUN_ID = "spark.jobGroup.id"  # of one start of the query: Spark names its jobs by it
 
 
 class Inlet(Protocol):
@@ -30,7 +31,9 @@ class Inlet(Protocol):
         """The names of the columns the events need."""
         ...
 
-    def apply(self, events: pa.Table, source: tuple[str, int] | None) -> pa.Table:
+    def apply(
+        self, events: pa.Table, source: tuple[str, int] | None, run: str | None = None
+    ) -> pa.Table:
         """Run one batch exactly once per source; return its results."""
         ...
 
@@ -46,7 +49,8 @@ class Sink:
 
     def __call__(self, frame: DataFrame, batch_id: int) -> pa.Table:
         source = (query_id(frame), int(batch_id))
-        return self._inlet.apply(fetch(frame, self._inlet.columns), source=source)
+        run = frame.sparkSession.sparkContext.getLocalProperty(RUN_ID)
+        return self._inlet.apply(fetch(frame, self._inlet.columns), source=source, run=run)
 
     def __reduce__(self) -> NoReturn:
         raise InputError(
