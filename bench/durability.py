@@ -44,7 +44,7 @@ class Line:
     bar: str
 
 
-# --- sync beside none ---------------------------------------------------------------------------
+# --- sync beside none --------------------------------------------------------------------------
 
 
 def compare_modes(folder: Path, batch_count: int) -> Line:
@@ -68,7 +68,7 @@ def compare_modes(folder: Path, batch_count: int) -> Line:
     return Line("sync / none, batches of 10,240", figure, seconds["none"] / seconds["sync"], "0.6")
 
 
-# --- group beside one by one ----------------------------------------------------------------------
+# --- group beside one by one -------------------------------------------------------------------
 
 
 def small_commit(epoch: int) -> Commit:
@@ -132,7 +132,7 @@ def compare_groups(folder: Path, rounds: int) -> list[Line]:
     ]  # fmt: skip
 
 
-# --- a big store: snapshot, replay, reopening -------------------------------------------------------
+# --- a big store: snapshot, replay, reopening ---------------------------------------------------
 
 
 def big_rows(count: int) -> pa.Table:

@@ -87,16 +87,16 @@ def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
 
 
 def _text(x: float, y: float, words: str, anchor: str = "start", kind: str = "") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" class="{kind}">{escape(words)}</text>'
+    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
+    return f'<text {place} class="{kind}">{escape(words)}</text>'
 
 
 def _rect(
     x: float, y: float, width: float, height: float, colour: str, tip: str, more: str = ""
 ) -> str:
-    return (
-        f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(width, 0.3):.1f}" '
-        f'height="{max(height, 0.3):.1f}" fill="{colour}" {more}><title>{escape(tip)}</title></rect>'
-    )
+    size = f'width="{max(width, 0.3):.1f}" height="{max(height, 0.3):.1f}"'
+    inside = f"<title>{escape(tip)}</title>"
+    return f'<rect x="{x:.1f}" y="{y:.1f}" {size} fill="{colour}" {more}>{inside}</rect>'
 
 
 def _svg(width: int, height: int, parts: Iterable[str], title: str) -> str:
@@ -285,7 +285,7 @@ def show_bars(rows: Sequence[Row], paint: Paint) -> str:
         "<section><h2>The bars</h2>"
         f"<p>{met} of {len(lines)} are met in this run. A bar for the model compares it with the "
         "best of all fixed schemes after the fact: the fastest of several noisy medians is a "
-        "little too fast, so a model that always chose right would still find itself just below 1.</p>"
+        "little too fast, so a model that always chose right would still come out below 1.</p>"
         f"{table(['bar', 'found', 'at least', ''], lines)}</section>"
     )
 

@@ -25,6 +25,9 @@ PIECE_BYTES_MAX = 8 << 20
 _FIRST_BUFFER_BYTES = 1 << 20
 _PIECE_ROWS_MAX = 1 << 16
 _ZEROS = bytes(layout.ALIGNMENT_BYTES)
+# Made once: looking the options up, or making an encoder, takes longer than a short frame does.
+_IPC_OPTIONS = pa.ipc.IpcWriteOptions()
+_encode_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class EncodeBuffer:
@@ -60,7 +63,7 @@ class EncodeBuffer:
 
 def write_stream(sink: pa.FixedSizeBufferWriter, batch: pa.RecordBatch) -> None:
     """Write a batch as an Arrow IPC stream of its own."""
-    with pa.ipc.new_stream(sink, batch.schema) as stream:
+    with pa.ipc.new_stream(sink, batch.schema, options=_IPC_OPTIONS) as stream:
         stream.write_batch(batch)
 
 
@@ -293,7 +296,7 @@ def encode_meta(commit: Commit, slots: Mapping[str, int]) -> bytes:
     if commit.input is not None:
         meta["input"] = commit.input.num_rows
         meta["fingerprint"] = commit.fingerprint
-    return json.dumps(meta, separators=(",", ":")).encode()
+    return _encode_json(meta).encode()
 
 
 def inlet_meta(inlet: Inlet) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from headgate.durability.commit import ALIVE, SLOT, Commit, Mark
 from headgate.durability.format import Position
 from headgate.errors import InvariantError
 
+_BEGIN_TYPES = (pa.int64(), pa.bool_())
+
 
 def next_mark(last: Mark, commit: Commit) -> Mark:
     """What the store remembers after the commit; InvariantError when the commit does not fit."""
@@ -42,8 +44,8 @@ def mark_at(mark: Mark, position: Position) -> Mark:
 
 def _slot_bound(table: str, changes: pa.RecordBatch) -> int:
     """One more than the highest slot of a batch of changes."""
-    begin = [(field.name, field.type) for field in list(changes.schema)[:2]]
-    if begin != [(SLOT, pa.int64()), (ALIVE, pa.bool_())]:
+    if changes.schema.names[:2] != [SLOT, ALIVE] or _begin_types(changes) != _BEGIN_TYPES:
+        begin = [(field.name, field.type) for field in list(changes.schema)[:2]]
         raise InvariantError(
             f"changes of table {table} begin with {begin} in place of {SLOT} int64, {ALIVE} bool"
         )
@@ -54,6 +56,10 @@ def _slot_bound(table: str, changes: pa.RecordBatch) -> int:
     if highest >= 1 << 63:
         raise InvariantError(f"changes of table {table} have slot {highest - (1 << 64)}")
     return highest + 1
+
+
+def _begin_types(changes: pa.RecordBatch) -> tuple[pa.DataType, pa.DataType]:
+    return changes.column(0).type, changes.column(1).type
 
 
 def check_images(mark: Mark, epoch: int, images: Mapping[str, Any]) -> None:
