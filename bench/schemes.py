@@ -482,9 +482,9 @@ def compile_kernels(points: Sequence[Point], names: Sequence[str]) -> Iterator[s
     programs = {(point.workload.name, point.cost_us > 0): point for point in points}
     for (application, is_costed), point in programs.items():
         small = point.workload.vary(keys=100, events=64, batch_events=64)
-        for name in names:
-            yield f"{application}, {'costed' if is_costed else 'cheap'}: {name}"
-            with small.open() as engine:
+        with small.open() as engine:
+            for name in names:
+                yield f"{application}, {'costed' if is_costed else 'cheap'}: {name}"
                 engine.run(small.target, small.batch(0), scheme=name, threads=2, **small.options)
 
 

@@ -13,6 +13,7 @@ import functools
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,13 @@ def start_session() -> SparkSession:
         "spark.sql.shuffle.partitions": "2",
         "spark.driver.memory": "1g",
         "spark.driver.host": "127.0.0.1",
-        "spark.driver.extraJavaOptions": f"{FAST_JVM} {os.environ.get('HEADGATE_JVM', '')}",
+        "spark.driver.extraJavaOptions": " ".join(
+            [
+                FAST_JVM,
+                f"-Djava.io.tmpdir={tempfile.gettempdir()}",
+                os.environ.get("HEADGATE_JVM", ""),
+            ]
+        ),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         # Few rows: compiling a plan takes longer than interpreting it.

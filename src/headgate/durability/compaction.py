@@ -164,8 +164,9 @@ def _rewritten(
         yield from _batches(before)
         return
     slots = before.column(SLOT).to_numpy()
-    place = np.minimum(np.searchsorted(touched, slots), len(touched) - 1)
-    kept = before.filter(pa.array(touched[place] != slots))
+    is_touched = np.zeros(max(int(touched[-1]), int(slots.max(initial=low))) + 1 - low, np.bool_)
+    is_touched[touched - low] = True
+    kept = before.filter(pa.array(~is_touched[slots - low]))
     after = changes.between(low, high)
     if after.num_rows == 0:
         yield from _batches(kept)

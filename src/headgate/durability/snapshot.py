@@ -24,7 +24,7 @@ from headgate.io import Disk, File
 
 # The disk is asked to take what was written so far every so often: one sync of everything at the
 # end would hold up the log's own syncs for as long.
-_SYNC_BYTES = 16 << 20
+_SYNC_BYTES = 4 << 20
 
 # [offset, length, rows, lowest slot, highest slot, checksum], and when it is in the file of another
 # snapshot [..., epoch of that one, seed]: then it is a reference.

@@ -6,6 +6,8 @@ interpreted and in the serial oracle. Columns are never null, so SQL's third tru
 
 from __future__ import annotations
 
+import keyword
+import math
 import re
 from dataclasses import dataclass
 from typing import NoReturn
@@ -190,16 +192,18 @@ class _Parser:
         kind, value, place = self.tokens[self.place]
         self.place += 1
         if kind == "number":
-            return self._number(value)
+            return self._number(value, place)
         if kind == "text":
             return repr(value[1:-1].replace("''", "'"))
         if kind == "name":
             return self._name(value, place)
         self._fail(place, "expected a column, a literal or a bracket")
 
-    def _number(self, value: str) -> str:
+    def _number(self, value: str, place: int) -> str:
         if value.isdigit():
-            return value
+            return str(int(value))
+        if not math.isfinite(float(value)):
+            self._fail(place, "this number is too large")
         return f"decimal({value!r})" if self.exact else repr(float(value))
 
     def _name(self, value: str, place: int) -> str:
@@ -210,17 +214,20 @@ class _Parser:
             literal = following[1][1:-1]
             return str(default_value(ColumnType(lowered), literal, self.where))
         if lowered in _FUNCTIONS and self._peek("("):
-            return self._call(_FUNCTIONS[lowered])
+            return self._call(lowered, place)
         if value not in self.schema:
             known = ", ".join(self.schema.names)
             self._fail(place, f"no column {value!r} (the columns are: {known})")
-        return f"row.{value}" if value.isidentifier() else f"getattr(row, {value!r})"
+        is_plain = value.isidentifier() and not keyword.iskeyword(value)
+        return f"row.{value}" if is_plain else f"getattr(row, {value!r})"
 
-    def _call(self, function: str) -> str:
+    def _call(self, name: str, place: int) -> str:
         self._take("(")
         arguments = [self._sum()]
         while self._peek(","):
             self._take(",")
             arguments.append(self._sum())
         self._take(")")
-        return f"{function}({', '.join(arguments)})"
+        if (len(arguments) == 1) != (name == "abs"):
+            self._fail(place, f"{name} takes {'one value' if name == 'abs' else 'several values'}")
+        return f"{_FUNCTIONS[name]}({', '.join(arguments)})"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -166,7 +167,7 @@ def split_list(text: str) -> list[str]:
 
 
 _COLUMN = re.compile(
-    r"""\s*(?:`(?P<quoted>[^`]+)`|(?P<name>\w+))\s*:?\s*
+    r"""\s*(?:`(?P<quoted>[^`]+)`|(?P<name>\w+))(?:\s*:\s*|\s+)
     (?P<type>[a-zA-Z_]+\s*(?:\([^)]*\))?(?:<.*?>+)?)
     (?P<rest>.*)$""",
     re.VERBOSE | re.DOTALL,
@@ -255,8 +256,11 @@ def default_value(kind: ColumnType, value: Any, where: str) -> int | float | str
             value = datetime.date.fromisoformat(value)
         if isinstance(value, str) and kind.kind == "timestamp":
             value = datetime.datetime.fromisoformat(value)
-        return stored_value(kind, value, where)
-    except (ValueError, TypeError) as error:
+        stored = stored_value(kind, value, where)
+        if isinstance(stored, float) and not math.isfinite(stored):
+            raise ValueError(f"{value} is not finite")
+        return stored
+    except (ValueError, TypeError, OverflowError) as error:
         raise DeclarationError(f"{where}: the default {value!r} is not a {kind}") from error
 
 
