@@ -93,8 +93,9 @@ class Access:
 
 
 def _parse_key(key: str | Iterable[str], schema: Schema, where: str) -> tuple[str, ...]:
-    names = split_list(key) if isinstance(key, str) else key
-    if not isinstance(names, Iterable) or not all(isinstance(name, str) for name in names):
+    given: Any = key
+    names: Any = split_list(key) if isinstance(key, str) else given
+    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
         raise DeclarationError(f"{where}: a key is a column name or a list of them, not {key!r}")
     names = [name.strip() for name in names]
     if not names or not all(names):
