@@ -7,6 +7,7 @@ can be read without what is below. A crash in between leaves files too many, nev
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass
 
@@ -84,7 +85,7 @@ class Trimmer:
 
     def trim(self, policy: Retention, last_epoch: int, now_us: int) -> Trimmed:
         """Raise the floor as far as the policy lets it and remove what no one needs any more."""
-        kept, _ = self._listing()
+        kept = self._listing()
         floor = read_floor(self._disk, self._path)
         wanted = floor_of(policy, kept, last_epoch, now_us)
         if wanted > floor:
@@ -101,7 +102,7 @@ class Trimmer:
 
         While anyone reads, nothing is given up: the next snapshot makes up for it.
         """
-        kept, _ = self._listing()
+        kept = self._listing()
         if len(kept) > count and not leased_epochs(self._disk, self._path):
             self._retire(kept[-count].epoch)
 
@@ -114,28 +115,24 @@ class Trimmer:
             default=None,
         )
 
-    def _listing(self) -> tuple[list[Kept], bool]:
-        """The whole snapshots, ascending, and whether there are no others."""
-        found, all_whole = [], True
+    def _listing(self) -> list[Kept]:
+        """The snapshots whose footer is whole, ascending; the others are of no use to anyone."""
+        found = []
         for epoch in snapshot_epochs(self._disk, self._snapshots):
-            try:
+            with contextlib.suppress(DamageError):
                 found.append(_kept(self._disk, self._snapshots, epoch))
-            except DamageError:
-                all_whole = False
-        return found, all_whole
+        return found
 
     def _retire(self, first_epoch: int) -> None:
         """Give up the snapshots before the epoch, but for the blocks that later ones refer to."""
-        kept, all_whole = self._listing()
-        later = [each for each in kept if each.epoch >= first_epoch]
+        later = [each for each in self._listing() if each.epoch >= first_epoch]
         referred = frozenset[int]().union(*(each.references for each in later))
         for epoch in snapshot_epochs(self._disk, self._snapshots):
-            # What a damaged snapshot refers to is not known: every block may be needed.
             if epoch < first_epoch:
-                self._give_up(epoch, epoch in referred or not all_whole)
+                self._give_up(epoch, epoch in referred)
         names = self._disk.list(self._snapshots)
         for epoch in layout.numbers_of(names, layout.BLOCKS_SUFFIX):
-            if all_whole and epoch not in referred:
+            if epoch not in referred:
                 self._remove(os.path.join(self._snapshots, layout.blocks_name(epoch)))
         self._disk.sync_folder(self._snapshots)
 
@@ -178,6 +175,6 @@ def rebuilt_floor(disk: Disk, path: str) -> int:
     segments = layout.numbers_of(names, layout.SEGMENT_SUFFIX)
     if segments[:1] == [1]:
         return 0
-    kept, _ = Trimmer(disk, path)._listing()
+    kept = Trimmer(disk, path)._listing()
     usable = [each.epoch for each in kept if not segments or each.segment >= segments[0]]
     return min(usable, default=0)

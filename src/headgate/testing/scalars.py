@@ -59,7 +59,8 @@ for _name in ("add", "sub", "mul", "floordiv", "mod", "lshift", "rshift", "and",
 for _name in ("neg", "pos", "abs", "invert", "round"):
     setattr(Int64, f"__{_name}__", _checked(getattr(int, f"__{_name}__")))
 Int64.__pow__ = _checked(_power)  # type: ignore[method-assign]
-Int64.__rpow__ = _checked(lambda exponent, base: _power(base, exponent))  # type: ignore[method-assign]
+_reversed_power = _checked(lambda exponent, base: _power(base, exponent))
+Int64.__rpow__ = _reversed_power  # type: ignore[method-assign]
 
 
 def within(number: int, bits: int) -> int:

@@ -117,7 +117,7 @@ def test_a_file_with_few_blocks_left_is_copied_and_goes(place: Place) -> None:
     store.commit(commit(1, {slot: 1 for slot in range(40)}))
     store.snapshot()
     for epoch in range(2, 8):
-        store.commit(commit(epoch, {slot: epoch for slot in range(3, 40)}))
+        store.commit(commit(epoch, {slot: epoch for slot in range(4, 40)}))
         store.snapshot()
     assert {block[6] for block in blocks_of(place, 7)} == {7}
     names = place.disk.list(f"{place.path}/snapshots")

@@ -116,9 +116,7 @@ def test_changed_code_runs_the_input_when_told_to(tmp_path: Path) -> None:
         fill(engine)
         engine.run(FIRST, make_events(1), order_by="ts")
         before = contents(engine)
-    with open_store(
-        tmp_path / "store", CHANGED, recovery="weak", changed_code="accept"
-    ) as engine:
+    with open_store(tmp_path / "store", CHANGED, recovery="weak", changed_code="accept") as engine:
         assert contents(engine) != before
 
 
