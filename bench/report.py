@@ -22,7 +22,7 @@ Row = Mapping[str, Any]
 
 PARTS = {
     "order": ("order and check the events", "#8ecae6"),
-    "resolve": ("resolve keys of rows that are made", "#219ebc"),
+    "resolve": ("resolve keys before execution", "#219ebc"),
     "plan": ("plan: look-up, operations, graph", "#ffb703"),
     "execute": ("execute", "#5a9e4b"),
     "results": ("build the results", "#b08bbb"),
@@ -33,6 +33,11 @@ COLOURS = (
     "#a05d3b", "#6b8e23", "#b22222", "#4b6a88", "#d4b106", "#2f8f8f", "#e377c2", "#8c8c3c",
 )  # fmt: skip
 MODEL_BAR, UNIFORM_BAR = 0.95, 1.8
+GRAPH_SCHEMES = ("strata", "depth", "ready")
+WHY_NOT = (
+    "A likely reason: the papers' gaps open with tens of cores, most of which wait for a turn or a "
+    "lock; two cores can gain a factor of two at most, which leaves little between the schemes."
+)
 
 
 # --- drawing ----------------------------------------------------------------------------------
@@ -52,7 +57,7 @@ class Plane:
     height: int
     top: float
     left: int = 46
-    right: int = 12
+    right: int = 22
     above: int = 12
     below: int = 40
 
@@ -213,7 +218,7 @@ def draw_parts(found: Sequence[Figure]) -> str:
 
 
 def table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """A table of texts; numbers are set to the right."""
+    """A table of texts; figures do not break and have the same width."""
     top = "".join(f"<th>{escape(word)}</th>" for word in head)
     body = "".join(f"<tr>{''.join(_cell(cell) for cell in line)}</tr>" for line in lines)
     return (
@@ -281,12 +286,47 @@ def show_bars(rows: Sequence[Row], paint: Paint) -> str:
     if not lines:
         return ""
     met = sum(line[3] == "met" for line in lines)
+    doubt = f"{_noise(rows):.0%}"
     return (
         "<section><h2>The bars</h2>"
         f"<p>{met} of {len(lines)} are met in this run. A bar for the model compares it with the "
         "best of all fixed schemes after the fact: the fastest of several noisy medians is a "
-        "little too fast, so a model that always chose right would still come out below 1.</p>"
-        f"{table(['bar', 'found', 'at least', ''], lines)}</section>"
+        "little too fast, so a model that always chose right would still come out below 1. "
+        f"How noisy the machine was: the middle half of the serial scheme's batches of a race "
+        f"spreads over {doubt} of their median; a bar missed or met by less says little.</p>"
+        f"{table(['bar', 'found', 'at least', ''], lines)}{_order_words(rows, paint)}</section>"
+    )
+
+
+def _noise(rows: Sequence[Row]) -> float:
+    """The spread of the serial scheme's time per event, the median over all steady races."""
+    spreads = []
+    for mine in split(rows, "section", "application", "cost_us", "value", "phase").values():
+        steady = [row for row in mine if row["scheme"] == SERIAL and not row["is_warm"]]
+        each = [row["seconds"] / row["events"] for row in steady if not row["phase"]]
+        if each:
+            low, middle, high = np.percentile(each, (25, 50, 75))
+            spreads.append((high - low) / middle)
+    return float(np.median(spreads)) if spreads else 0.0
+
+
+def _order_words(rows: Sequence[Row], paint: Paint) -> str:
+    """Whether the papers' order comes out where contention is highest."""
+    skewed = [row for row in rows if row["section"] == "skew" and row["cost_us"]]
+    top = max((row["value"] for row in skewed), default=0.0)
+    found = figures(row for row in skewed if row["value"] == top)
+    fixed = [one for one in found if one.scheme not in (MODEL, *paint.incorrect)]
+    place = {one.scheme: one.ratio for one in sorted(fixed, key=lambda one: -one.ratio)}
+    graph = max((place[name] for name in GRAPH_SCHEMES if name in place), default=None)
+    if graph is None or "pat" not in place or "lal" not in place:
+        return ""
+    locks = max(place[name] for name in ("lal", "lwm") if name in place)
+    is_theirs = graph >= place["pat"] >= locks
+    order = ", ".join(f"{name} {ratio:.2f}" for name, ratio in place.items())
+    return (
+        f"<p>Under the highest skew ({top:g}) with {cost_words(skewed[0]['cost_us'])} the order is "
+        f"{order}. The papers have the graph ahead of PAT ahead of the locks; here it "
+        + ("comes out so.</p>" if is_theirs else f"does not. {WHY_NOT}</p>")
     )
 
 
@@ -346,8 +386,12 @@ def graph_words(rows: Sequence[Row]) -> str:
     """The figures of the first batch's graph that a reader wants."""
     known = json.loads(rows[0]["graph"] or "{}")
     wanted = ("operations", "edges", "strata", "widest_stratum", "longest_chain", "ideal_speedup")
-    words = [f"{name.replace('_', ' ')} {known[name]:.4g}" for name in wanted if name in known]
+    words = [f"{name.replace('_', ' ')} {_count(known[name])}" for name in wanted if name in known]
     return f"Graph of the first batch: {', '.join(words)}." if words else ""
+
+
+def _count(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def show_sweeps(rows: Sequence[Row], paint: Paint) -> str:
@@ -366,7 +410,7 @@ def show_sweeps(rows: Sequence[Row], paint: Paint) -> str:
         drawing = draw_lines(series, ticks, paint, "ratio to serial", mine[0]["parameter"])
         pictures.append(_picture(name, drawing))
         tables.append(fold(name, figure_table(found, paint.incorrect, mine[0]["parameter"])))
-        sentences.append(f"<li>{escape(name)}: {_sweep_words(found)}</li>")
+        sentences.append(f"<li>{escape(name)}: {_sweep_words(found, paint.incorrect)}</li>")
     names = [name for name in paint.schemes if name != SERIAL]
     return (
         "<section><h2>Sweeps</h2><p>One characteristic changes, all others stay at the "
@@ -383,12 +427,12 @@ def _sweep_figures(rows: Sequence[Row], section: str) -> list[Figure]:
     return [one for mine in split(rows, "value").values() for one in figures(mine)]
 
 
-def _sweep_words(found: Sequence[Figure]) -> str:
+def _sweep_words(found: Sequence[Figure], incorrect: frozenset[str]) -> str:
     """How the model moves from the first value to the last, and who leads at both ends."""
     values = sorted({one.value for one in found})
     ends = []
     for value in (values[0], values[-1]):
-        mine = [one for one in found if one.value == value and one.scheme != "nolock"]
+        mine = [one for one in found if one.value == value and one.scheme not in incorrect]
         fixed = [one for one in mine if one.scheme != MODEL]
         model = [one.ratio for one in mine if one.scheme == MODEL]
         best = max(fixed, key=lambda one: one.ratio)
@@ -435,8 +479,9 @@ def _dynamic_picture(rows: Sequence[Row], paint: Paint, threads: int) -> str:
     for place, decision, why in chosen:
         first = decision.split(" + ")[0]
         colour = paint.colour(first) if first in paint.schemes else "#ffffff"
-        x = plane.x(0) + (place - 0.5) * wide
-        parts.append(_rect(x, 2, wide - 1, 14, colour, f"{decision}: {why}"))
+        left = max(plane.x(0), plane.x(0) + (place - 0.5) * wide)
+        right = min(plane.x(1), plane.x(0) + (place + 0.5) * wide)
+        parts.append(_rect(left, 2, right - left - 1, 14, colour, f"{decision}: {why}"))
     return lines + _svg(size[0], 20, parts, "the model's choice for each batch")
 
 
@@ -486,7 +531,8 @@ figure { margin: 0; } figcaption { font-weight: 600; font-size: 14px; margin-bot
 .grid { display: grid; grid-template-columns: repeat(auto-fill, minmax(420px, 1fr)); gap: 22px; }
 .three { grid-template-columns: repeat(auto-fill, minmax(330px, 1fr)); }
 svg { display: block; width: 100%; height: auto; font: 11px system-ui, "DejaVu Sans", sans-serif; }
-svg text { fill: #46515f; } svg .label { fill: #1d2530; } svg .tiny { font-size: 9px; }
+svg text { fill: #46515f; } svg .label { fill: #1d2530; }
+svg .tiny { font-size: 9px; paint-order: stroke; stroke: #fff; stroke-width: 2.5px; }
 .grid line, line.grid { stroke: #e5e9ee; } line.one { stroke: #222; stroke-width: 1.2; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; font-size: 13px; margin: 8px 0; }
 th, td { text-align: left; padding: 3px 12px 3px 0; border-bottom: 1px solid #e5e9ee;

@@ -16,8 +16,8 @@ from headgate.errors import DeclarationError
 from headgate.execution import cache
 from headgate.execution.compiler import compile_along, compile_checked
 from headgate.execution.kernel import check_compiles
+from headgate.execution.output import Output
 from headgate.execution.signature import (
-    Output,
     Parameter,
     Signature,
     argument_types,

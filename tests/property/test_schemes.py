@@ -151,7 +151,7 @@ def test_the_model_says_in_words_what_it_chose() -> None:
     assert first.scheme == "serial"
     assert "not known yet" in first.why
     assert second.scheme == "serial"
-    assert "one after another" in second.why
+    assert "less than telling others" in second.why
 
 
 def test_explain_counts_the_graph_and_changes_nothing() -> None:

@@ -84,18 +84,14 @@ def die_at(moment: str) -> None:
 
 
 def start_session() -> SparkSession:
+    more = os.environ.get("HEADGATE_JVM", "")
+    scratch = f"-Djava.io.tmpdir={tempfile.gettempdir()}"
     settings = {
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "2",
         "spark.driver.memory": "1g",
         "spark.driver.host": "127.0.0.1",
-        "spark.driver.extraJavaOptions": " ".join(
-            [
-                FAST_JVM,
-                f"-Djava.io.tmpdir={tempfile.gettempdir()}",
-                os.environ.get("HEADGATE_JVM", ""),
-            ]
-        ),
+        "spark.driver.extraJavaOptions": f"{FAST_JVM} {scratch} {more}",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         # Few rows: compiling a plan takes longer than interpreting it.

@@ -45,7 +45,14 @@ class Replay:
     def insert(self, batch: pa.RecordBatch) -> None:
         """Take in rows of a snapshot: "__slot" and columns."""
         rows = np.arange(self._rows, self._rows + batch.num_rows, dtype=np.int64)
-        self._scatter(batch, rows)
+        slots = batch.column(SLOT).to_numpy()
+        if self._high is None and _without_gaps(slots):
+            # The usual block: its slots are one piece of the array, and no row was there before.
+            self.reserve(int(slots[-1]) + 1)
+            self._where[slots[0] : slots[-1] + 1] = rows
+            self._keep(batch)
+        else:
+            self._scatter(batch, rows)
 
     def apply(self, batch: pa.RecordBatch) -> None:
         """Take in one epoch's changes: "__slot", "__alive" and columns."""
@@ -121,6 +128,11 @@ class Replay:
         self._rows = sum(batch.num_rows for batch in self._batches)
         self._old_rows = 0
         self._retained_bytes = table.nbytes
+
+
+def _without_gaps(slots: Int64s) -> bool:
+    """Whether the slots are n, n + 1, n + 2, ..."""
+    return len(slots) > 0 and slots[0] >= 0 and bool((slots[1:] - slots[:-1] == 1).all())
 
 
 def _counts_up(rows: Int64s, count: int) -> bool:

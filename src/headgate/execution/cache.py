@@ -7,6 +7,7 @@ them is a new fingerprint, so a stale kernel is never found. What has no fingerp
 
 from __future__ import annotations
 
+import enum
 import functools
 import hashlib
 import importlib.util
@@ -21,7 +22,8 @@ import numba
 import numpy as np
 
 from headgate.execution.compiler import is_user_function, references
-from headgate.state.table import Table
+from headgate.execution.output import Output
+from headgate.state.table import Access, Table
 
 _PLAIN = (int, float, complex, str, bytes, bool, type(None), np.generic)
 
@@ -86,10 +88,13 @@ def _update(digest: Any, value: Any, seen: set[int]) -> None:
         _update_function(digest, value, seen)
     elif isinstance(value, np.ndarray):
         digest.update(f"{value.dtype}{value.shape}".encode() + value.tobytes())
-    elif callable(value) and hasattr(value, "__module__") and hasattr(value, "__qualname__"):
-        digest.update(f"callable:{value.__module__}.{value.__qualname__};".encode())
     elif hasattr(value, "py_func"):  # a function the user compiled with Numba
         _update(digest, value.py_func, seen)
+    elif isinstance(value, enum.Enum):
+        digest.update(f"enum:{type(value).__qualname__}.{value.name};".encode())
+        _update(digest, value.value, seen)
+    elif callable(value) and hasattr(value, "__module__") and hasattr(value, "__qualname__"):
+        digest.update(f"callable:{value.__module__}.{value.__qualname__};".encode())
     elif isinstance(value, Table):
         digest.update(repr(value).encode())
     elif isinstance(value, np.ufunc):
@@ -103,6 +108,9 @@ def _update_function(digest: Any, function: types.FunctionType, seen: set[int]) 
         return
     seen.add(id(function))
     _update_code(digest, function.__code__, seen)
+    for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).items()):
+        if not isinstance(default, (Access, Output)):  # those are in the declaration's own digest
+            _update(digest, default, seen)
     for name, value in sorted(references(function).items()):
         digest.update(f"{name}=".encode())
         _update(digest, value, seen)

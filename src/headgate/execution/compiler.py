@@ -25,6 +25,7 @@ from headgate.execution.values import AbortType, same_length, store_column, text
 from headgate.state.strings import text_code
 
 FUNCTIONS = "__headgate_functions__"  # in a clone's globals: function -> its compiled form
+_MEMBER_DEPTH = 3
 _ACTIONS = (actions.abort, actions.delete, actions.decimal)
 
 
@@ -170,12 +171,21 @@ def references(function: python_types.FunctionType) -> dict[str, Any]:
     found = {name: function.__globals__[name] for name in loaded if name in function.__globals__}
     cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
     found.update({name: cell.cell_contents for name, cell in cells if _is_filled(cell)})
-    for name, value in list(found.items()):
-        if isinstance(value, python_types.ModuleType):
-            for member in names:
-                if hasattr(value, member):
-                    found[f"{name}.{member}"] = getattr(value, member)
+    found.update(_members(found, names))
     return found
+
+
+def _members(found: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    """What the code may reach through modules and classes: 'module.name', 'package.module.name'."""
+    members: dict[str, Any] = {}
+    for owner, value in found.items():
+        if isinstance(value, (python_types.ModuleType, type)):
+            for name in names:
+                if f"{owner}.{name}".count(".") <= _MEMBER_DEPTH and hasattr(value, name):
+                    members[f"{owner}.{name}"] = getattr(value, name)
+    if members:
+        members.update(_members(members, names))
+    return members
 
 
 def _code_names(code: python_types.CodeType) -> set[str]:
@@ -252,7 +262,7 @@ def compile_checked(dispatcher: Any, signature: tuple[Any, ...], where: str) -> 
     try:
         dispatcher.compile(signature)
     except Exception as error:  # Numba's own checks are partly bare assertions
-        raise DeclarationError(f"{where} {describe_error(error)}") from error
+        raise DeclarationError(f"{where} {describe_error(error, dispatcher.py_func)}") from None
     answer = dispatcher.overloads[signature].signature.return_type
     inner = answer.type if isinstance(answer, types.Optional) else answer
     if not isinstance(inner, (types.NoneType, AbortType)):
@@ -262,16 +272,34 @@ def compile_checked(dispatcher: Any, signature: tuple[Any, ...], where: str) -> 
         )
 
 
-def describe_error(error: Exception) -> str:
+def describe_error(error: Exception, function: Any = None) -> str:
     """Numba's long message as one line: the source line and the innermost reason."""
-    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
-    lines = re.findall(r'File "([^"]+)", line (\d+)', text)
-    lines = [(name, number) for name, number in lines if "/numba/" not in name]
-    place = f"at {lines[-1][0]}:{lines[-1][1]}: " if lines else ""
     return (
-        f"cannot be compiled: {place}{reason_of(error)}; "
+        f"cannot be compiled: {_place_of(error, function)}{reason_of(error)}; "
         "change that line, or declare the transaction with compiled=False to run it as Python"
     )
+
+
+def _place_of(error: Exception, function: Any) -> str:
+    """The innermost line the message names, else where the function stands."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+    lines = re.findall(r'File "([^"]+)", line (\d+)', text)
+    ours = ("/numba/", "headgate/execution/")
+    lines = [line for line in lines if not any(part in line[0] for part in ours)]
+    if lines:
+        return f"at {lines[0][0]}:{lines[0][1]}: "
+    if function is None:
+        return ""
+    code = function.__code__
+    missing = re.search(r"name '(\w+)' is not defined", text)
+    line = code.co_firstlineno
+    for step in dis.get_instructions(code):
+        line = line if step.starts_line is None else int(step.starts_line)
+        if missing is not None and step.argval == missing[1]:
+            return f"at {code.co_filename}:{line}: "
+        if "context manager" in text and step.opname == "BEFORE_WITH":
+            return f"at {code.co_filename}:{line}: "
+    return f"at {code.co_filename}:{code.co_firstlineno}: "
 
 
 def reason_of(error: Exception) -> str:

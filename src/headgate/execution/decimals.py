@@ -264,7 +264,9 @@ def _constant(typing_context: Any, text: Any) -> Any:
 def _decimal(text: Any) -> Any:
     if isinstance(text, types.StringLiteral):
         return lambda text: _constant(text)
-    return None
+    if isinstance(text, types.UnicodeType):
+        return None  # Numba tries again without literals after a refusal
+    raise Refusal(f"decimal() needs a literal like '0.05', not {text}")
 
 
 @intrinsic

@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from headgate.execution.actions import Abort
 from headgate.execution.integers import Int64
-from headgate.execution.signature import Output, Signature
+from headgate.execution.output import Output
+from headgate.execution.signature import Signature
 from headgate.state.layout import HEADER_EPOCH_SHIFT, STORED, Layout
 from headgate.state.rows import Rows
 from headgate.state.schema import BIGINT_MAX, INT_MAX, ColumnType

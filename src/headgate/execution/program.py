@@ -30,6 +30,7 @@ from headgate.state.rows import Rows
 from headgate.state.strings import StringPool
 from headgate.state.table import Access
 
+PROBE_BATCHES = 16  # so often a batch runs serially, lest an old cost decides for ever
 COST_SAMPLE_MIN = 64  # a batch of fewer transactions says little about the cost of one
 DECISIONS_KEPT = 100
 COMMITTED, ABORTED, REJECTED, LATE = 0, 1, 2, 3
@@ -103,6 +104,7 @@ class Program:
         self._clock = RealClock()
         self.cost_ns: float | None = None  # of one transaction, measured on the last batches
         self.decisions: deque[Decision] = deque(maxlen=DECISIONS_KEPT)
+        self._batches = 0
         self._counted = np.arange(1024)
         self._numbers = np.full(1024, -1, np.int32)
         self._slots: dict[tuple[str, int], np.ndarray] = {}
@@ -169,6 +171,9 @@ class Program:
     ) -> Execution:
         """Run the events in this order; `route` holds the number of each event's transaction."""
         run = Run(self, works, order, route, epoch)
+        self._batches += 1
+        if scheme.name == "auto" and self._batches % PROBE_BATCHES == 0:
+            scheme = SERIAL  # what a transaction costs is learnt from serial batches only
         if scheme.name == SERIAL.name or not run_parallel(run, scheme):
             began = self._clock.monotonic()
             run.all()

@@ -7,17 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from headgate.execution.output import Output
 from headgate.execution.values import EventType, RecordType, RowsType
 from headgate.state.layout import Layout, record_layout, row_layout
 from headgate.state.schema import Schema
 from headgate.state.table import Access, Table
-
-
-@dataclass(frozen=True)
-class Output:
-    """The columns a transaction adds to its results."""
-
-    schema: Schema
 
 
 @dataclass(frozen=True)

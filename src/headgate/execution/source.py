@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headgate.execution.signature import Output, Signature
+from headgate.execution.output import Output
+from headgate.execution.signature import Signature
 from headgate.state.layout import record_layout, row_layout
 from headgate.state.table import Access, Table
 

@@ -24,10 +24,12 @@ class Mirror:
 
     def note(self, changed: np.ndarray) -> None:
         """Remember that these slots changed since the last refresh."""
-        if len(self._dirty) < len(self._chunks):
-            marks = np.zeros(len(self._chunks) + 1, np.bool_)
-            marks[np.minimum(changed // CHUNK_SLOTS, len(self._chunks))] = True
-            self._dirty.update(np.flatnonzero(marks).tolist())
+        known = len(self._chunks)
+        if len(self._dirty) < known:
+            marks = np.zeros(known + 1, np.bool_)
+            marks[np.minimum(changed // CHUNK_SLOTS, known)] = True
+            # Beyond the known chunks nothing is to be made anew: it is made when first asked for.
+            self._dirty.update(np.flatnonzero(marks[:known]).tolist())
 
     def table(self) -> pa.Table:
         """The rows of the last committed epoch."""

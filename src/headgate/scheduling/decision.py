@@ -20,6 +20,7 @@ class Thresholds:
     barrier_ns: float = 15_000.0
     signal_ns: float = 60.0  # one edge of the graph, counted down
     speedup_min: float = 1.15  # less than this is not worth the second core
+    cost_ns_min: float = 2_000.0  # a transaction cheaper than this never pays for its signals
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,10 @@ def worth_planning(
         return Decision("serial", "one thread")
     if cost_ns is None:
         return Decision("serial", "the cost of a transaction is not known yet: measured now")
+    if cost_ns < costs.cost_ns_min:
+        return Decision(
+            "serial", f"a transaction takes {cost_ns:.0f} ns, less than telling others of it"
+        )
     serial_ns = cost_ns * transactions
     overhead_ns = costs.plan_ns_per_operation * operations + costs.start_ns
     best_ns = serial_ns / threads + overhead_ns

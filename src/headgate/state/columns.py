@@ -70,8 +70,8 @@ def conform(array: pa.Array, kind: ColumnType, where: str) -> pa.Array:
     if kind.kind == "string" and _is_text(source):
         return array
     if kind.kind == "int" and pa.types.is_integer(source):
-        return array.cast(pa.int64())
-    if not _castable(source, kind):
+        target = pa.int64()
+    elif not _castable(source, kind):
         hint = f"cast it to {kind} before it reaches Headgate"
         raise InputError(f"{where}: the column is {source}, the declaration says {kind}; {hint}")
     try:

@@ -24,7 +24,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headgate.execution.actions import Abort
-from headgate.execution.signature import Output, Signature
+from headgate.execution.output import Output
+from headgate.execution.signature import Signature
 from headgate.state.table import Access, Table
 from headgate.testing.arrival import Event, Inlet, Rules, examine, in_order, make_rules, result
 from headgate.testing.records import Record, View

@@ -53,11 +53,20 @@ def _power(base: int, exponent: Any) -> Any:
     return int.__pow__(base, exponent)
 
 
-for _name in ("add", "sub", "mul", "floordiv", "mod", "lshift", "rshift", "and", "or", "xor"):
+def _shifted(value: int, places: Any) -> Any:
+    if isinstance(places, int) and places > 63 and value != 0:
+        raise OverflowError("overflow")
+    return int.__lshift__(value, places)
+
+
+for _name in ("add", "sub", "mul", "floordiv", "mod", "rshift", "and", "or", "xor"):
     for _form in (f"__{_name}__", f"__r{_name}__"):
         setattr(Int64, _form, _checked(getattr(int, _form)))
 for _name in ("neg", "pos", "abs", "invert", "round"):
     setattr(Int64, f"__{_name}__", _checked(getattr(int, f"__{_name}__")))
+Int64.__lshift__ = _checked(_shifted)  # type: ignore[method-assign]
+_reversed_shift = _checked(lambda places, value: _shifted(value, places))
+Int64.__rlshift__ = _reversed_shift  # type: ignore[method-assign]
 Int64.__pow__ = _checked(_power)  # type: ignore[method-assign]
 _reversed_power = _checked(lambda exponent, base: _power(base, exponent))
 Int64.__rpow__ = _reversed_power  # type: ignore[method-assign]

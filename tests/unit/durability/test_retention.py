@@ -247,6 +247,23 @@ def test_a_reader_that_may_not_write_reads_all_the_same(
     check_all(place, 10, 12)
 
 
+def test_a_lease_that_cannot_be_tested_is_taken_for_a_living_one(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = lived(place, 12, 5, None)
+    lease = floor_module.take_lease(place.disk, place.path, 0)
+    assert lease is not None
+
+    def refused(path: str) -> Any:
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(place.disk, "lock", refused)
+    assert store.trim(Retention(snapshots=1)).removed == ()
+    monkeypatch.undo()
+    lease.release()
+    assert store.trim(Retention(snapshots=1)).removed
+
+
 def test_a_damaged_floor_is_rebuilt_by_the_writer_and_named_to_readers(place: Place) -> None:
     lived(place, 22, 5, Retention(snapshots=2)).close()
     file = place.disk.open(f"{place.path}/floor", "write")

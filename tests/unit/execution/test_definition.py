@@ -1,0 +1,254 @@
+"""Definition: what cannot run is refused where it is declared, with its line and what to do."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import headgate as hg
+
+accounts = hg.Table(
+    "accounts",
+    "id bigint, n bigint, small int, x double, due decimal(12,2), name string, open boolean",
+    key="id",
+)
+EVENT = "id bigint, a bigint, x double, due decimal(12,2), name string, ids array<bigint>"
+Refused = tuple[Callable[..., Any], str]
+REFUSED: dict[str, Refused] = {}
+
+
+def refused(words: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Note a function that must be refused with these words, at its line marked `# here`."""
+
+    def note(function: Callable[..., Any]) -> Callable[..., Any]:
+        REFUSED[function.__name__] = (function, words)
+        return function
+
+    return note
+
+
+def marked_line(function: Callable[..., Any]) -> int:
+    lines, first = inspect.getsourcelines(function)
+    return first + next(n for n, line in enumerate(lines) if line.rstrip().endswith("# here"))
+
+
+# --- stores that do not fit -----------------------------------------------------------------------
+
+
+@refused("is bigint, and a float64 cannot be stored in it; use int() or round()")
+def float_into_int(event, row=accounts.at("id")):
+    row.n = row.x * 2  # here
+
+
+@refused("is int, and a float64 cannot be stored")
+def division_into_int(event, row=accounts.at("id")):
+    row.small = row.small / 2  # here
+
+
+@refused("is double, and a text cannot be stored")
+def text_into_double(event, row=accounts.at("id")):
+    row.x = row.name  # here
+
+
+@refused("is string, and a int64 cannot be stored")
+def int_into_text(event, row=accounts.at("id")):
+    row.name = row.n  # here
+
+
+@refused("is boolean, and a int64 cannot be stored")
+def int_into_boolean(event, row=accounts.at("id")):
+    row.open = row.n  # here
+
+
+@refused("is decimal, and a float64 cannot be stored")
+def float_into_decimal(event, row=accounts.at("id")):
+    row.due = row.x  # here
+
+
+@refused("is a key column and cannot be set")
+def key_set(event, row=accounts.at("id")):
+    row.id = 5  # here
+
+
+@refused("was declared mode='read', so .n cannot be set")
+def read_only_set(event, row=accounts.at("id", mode="read")):
+    row.n = 5  # here
+
+
+@refused("was declared mode='read', so it cannot be deleted")
+def read_only_deleted(event, row=accounts.at("id", mode="read")):
+    hg.delete(row)  # here
+
+
+@refused("delete needs a row")
+def output_deleted(event, row=accounts.at("id"), out=hg.output("n bigint")):
+    hg.delete(out)  # here
+
+
+@refused("only columns of rows and outputs can be set")
+def event_set(event, row=accounts.at("id")):
+    event.a = 1  # here
+
+
+# --- names that are not there ---------------------------------------------------------------------
+
+
+@refused("table 'accounts' has no column 'balance'; the columns are: id, n, small, x, due")
+def unknown_column(event, row=accounts.at("id")):
+    row.n = row.balance  # here
+
+
+@refused("table 'accounts' has no column 'balance'")
+def unknown_column_set(event, row=accounts.at("id")):
+    row.balance = 1  # here
+
+
+@refused("the event of 'unknown_event_column' has no column 'amount'; the columns are: id, a, x")
+def unknown_event_column(event, row=accounts.at("id")):
+    row.n = event.amount  # here
+
+
+@refused("nowhere")
+def unknown_name(event, row=accounts.at("id")):
+    row.n = nowhere  # type: ignore[name-defined]  # noqa: F821  # here
+
+
+# --- texts and decimals ---------------------------------------------------------------------------
+
+
+@refused("text")
+def text_sum(event, row=accounts.at("id")):
+    row.name = row.name + event.name  # here
+
+
+@refused("text")
+def text_order(event, row=accounts.at("id")):
+    row.open = row.name < event.name  # here
+
+
+@refused("text")
+def text_length(event, row=accounts.at("id")):
+    row.n = len(row.name)  # here
+
+
+@refused("text")
+def text_method(event, row=accounts.at("id")):
+    row.name = row.name.upper()  # here
+
+
+@refused("a decimal and a double do not mix")
+def decimal_with_float(event, row=accounts.at("id")):
+    row.due = row.due * 0.5  # here
+
+
+@refused("a decimal and a double do not mix")
+def decimal_beside_float(event, row=accounts.at("id")):
+    row.open = row.due > event.x  # here
+
+
+@refused("division of decimals has no exact result")
+def decimal_division(event, row=accounts.at("id")):
+    row.due = row.due / event.due  # here
+
+
+@refused("the remainder of decimals has no exact result")
+def decimal_remainder(event, row=accounts.at("id")):
+    row.due = row.due % 3  # here
+
+
+@refused("is too large to be exact; store the product in a column first")
+def decimal_product(event, row=accounts.at("id")):
+    row.due = row.due * row.due * event.due * event.due  # here
+
+
+@refused("decimal() needs a literal like '0.05'")
+def decimal_of_a_text(event, row=accounts.at("id")):
+    row.due = hg.decimal(event.name)  # here
+
+
+# --- the shape of the function --------------------------------------------------------------------
+
+
+@refused("the reason of abort must be a text, not")
+def abort_with_a_number(event, row=accounts.at("id")):
+    return hg.abort(event.a)  # here
+
+
+@refused("with")
+def opens_a_file(event, row=accounts.at("id")):
+    with open("file") as file:  # here
+        row.name = file.read()
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_function_is_refused_with_its_line_and_the_reason(name: str) -> None:
+    function, words = REFUSED[name]
+    with pytest.raises(hg.DeclarationError) as error:
+        hg.transaction(event=EVENT)(function)
+    message = str(error.value)
+    assert message.startswith(f"transaction {name!r}")
+    assert f"test_definition.py:{marked_line(function)}" in message
+    assert words in message
+    assert message.endswith("declare the transaction with compiled=False to run it as Python")
+    assert "\n" not in message and "\x1b" not in message
+
+
+@pytest.mark.parametrize("name", ["text_length", "text_sum", "opens_a_file", "decimal_division"])
+def test_what_does_not_compile_may_be_declared_as_python(name: str) -> None:
+    transaction = hg.transaction(event=EVENT, compiled=False)(REFUSED[name][0])
+    assert transaction.name == name
+
+
+def test_a_value_that_is_returned_is_refused() -> None:
+    def returns(event, row=accounts.at("id")):
+        return row.n
+
+    with pytest.raises(hg.DeclarationError, match=r"returns a value of type int64; .*hg\.output"):
+        hg.transaction(event=EVENT)(returns)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_an_abort_without_return_is_refused(compiled: bool) -> None:
+    def loses_its_abort(event, row=accounts.at("id")):
+        if row.n < 0:
+            hg.abort("negative")  # here
+        row.n += 1
+
+    line = marked_line(loses_its_abort)
+    with pytest.raises(hg.DeclarationError) as error:
+        hg.transaction(event=EVENT, compiled=compiled)(loses_its_abort)
+    assert f"test_definition.py:{line}: abort(...) without return has no effect" in str(error.value)
+    assert str(error.value).endswith("write return hg.abort(...)")
+
+
+def test_a_called_function_is_refused_with_its_own_line() -> None:
+    def double(row):
+        return row.name * 2  # here
+
+    def calls(event, row=accounts.at("id")):
+        row.name = double(row)
+
+    with pytest.raises(hg.DeclarationError) as error:
+        hg.transaction(event=EVENT)(calls)
+    assert f"test_definition.py:{marked_line(double)}" in str(error.value)
+
+
+def test_a_check_that_does_not_compile_is_refused_with_its_text() -> None:
+    table = hg.Table("t", "id bigint, name string", key="id", check="name < 'm'")
+    with pytest.raises(hg.DeclarationError, match="table 't': the check \"name < 'm'\" cannot be"):
+
+        @hg.transaction(event="id bigint, name string")
+        def rename(event, row=table.at("id")):
+            row.name = event.name
+
+
+def test_a_check_that_is_no_condition_is_refused() -> None:
+    table = hg.Table("t", "id bigint, n bigint", key="id", check="n + 1")
+    with pytest.raises(hg.DeclarationError, match=r"'n \+ 1' is not a boolean expression"):
+
+        @hg.transaction(event="id bigint")
+        def count(event, row=table.at("id")):
+            row.n += 1

@@ -1,0 +1,97 @@
+"""SQL: read-only queries over one epoch; nothing is written, no file or variable is reachable."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import headgate as hg
+from headgate.query.sql import Answer, run_sql
+
+TABLES = {
+    "accounts": pa.table({"id": [1, 2], "balance": [10.0, 5.5]}),
+    "orders": pa.table({"id": [1, 1], "item": ["a", "b"]}),
+}
+
+
+def test_tables_can_be_joined_and_answers_come_in_every_form() -> None:
+    query = "select item, balance from orders join accounts using (id) order by item desc"
+    answer = run_sql(query, TABLES)
+    assert answer.rows() == answer.fetchall() == [("b", 10.0), ("a", 10.0)]
+    assert answer.dicts()[0] == {"item": "b", "balance": 10.0}
+    assert answer.arrow().column_names == ["item", "balance"]
+    assert list(answer.pandas()["item"]) == list(answer.df()["item"]) == ["b", "a"]
+    assert repr(answer) == "<answer of 2 rows: item, balance>"
+
+
+@pytest.mark.parametrize(
+    ("query", "parameters"),
+    [
+        ("select count(*) from accounts where balance > ?", [6]),
+        ("select count(*) from accounts where balance > $least", {"least": 6}),
+    ],
+)
+def test_parameters_are_given_apart_from_the_query(query: str, parameters: Any) -> None:
+    assert run_sql(query, TABLES, parameters).rows() == [(1,)]
+
+
+@pytest.mark.parametrize("query", ["with a as (select 1 as n) select n from a", "explain select 1"])
+def test_every_kind_of_read_is_allowed(query: str) -> None:
+    assert isinstance(run_sql(query, TABLES), Answer)
+
+
+REFUSED = {
+    "insert into accounts values (3, 1.0)": "only SELECT reads a store",
+    "delete from accounts": "only SELECT reads a store",
+    "update accounts set balance = 0": "only SELECT reads a store",
+    "create table t as select 1": "only SELECT reads a store",
+    "drop table accounts": "only SELECT reads a store",
+    "copy accounts to 'out.csv'": "only SELECT reads a store",
+    "attach 'other.db'": "only SELECT reads a store",
+    "set threads = 1": "only SELECT reads a store",
+    "install httpfs": "only SELECT reads a store",
+    "select 1; select 2": "write one query, not 2",
+    "": "write one query, not 0",
+    "selekt 1": "the query cannot run",
+    "select * from acounts": 'Did you mean "accounts"?',
+    "select * from elsewhere": "The tables are: accounts, orders",
+    "select nothing from accounts": "the query cannot run",
+}
+
+
+@pytest.mark.parametrize("query", REFUSED)
+def test_what_does_not_read_the_tables_is_refused(query: str) -> None:
+    with pytest.raises(hg.InputError) as refused:
+        run_sql(query, TABLES)
+    assert REFUSED[query] in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "select * from '{file}'",
+        "select * from read_csv('{file}')",
+        "select * from read_text('{file}')",
+        "select * from glob('{file}')",
+    ],
+)
+def test_files_are_out_of_reach(query: str, tmp_path: Any) -> None:
+    file = tmp_path / "secret.csv"
+    file.write_text("a\n1\n")
+    with pytest.raises(hg.InputError):
+        run_sql(query.format(file=file), TABLES)
+
+
+def test_python_variables_are_out_of_reach() -> None:
+    private = pa.table({"secret": [1]})
+    with pytest.raises(hg.InputError, match="private"):
+        run_sql("select * from private", TABLES)
+    assert private.num_rows == 1
+
+
+def test_a_query_leaves_the_tables_as_they_are() -> None:
+    before = TABLES["accounts"].to_pylist()
+    run_sql("select balance + 1 from accounts", TABLES)
+    assert TABLES["accounts"].to_pylist() == before
