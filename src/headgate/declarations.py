@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from headgate.errors import DeclarationError
+from headgate.errors import DeclarationError, FormatError
 from headgate.state.schema import Schema
 from headgate.state.table import Table
 from headgate.transactions import Transaction
@@ -22,6 +22,16 @@ def describe_table(table: Table) -> dict[str, Any]:
 def read_table(name: str, description: Mapping[str, Any]) -> Table:
     """The inverse of `describe_table`."""
     return Table(name, description["columns"], description["key"], description.get("check"))
+
+
+def check_format(manifest: Mapping[str, Any]) -> None:
+    """Refuse declarations that a newer Headgate wrote."""
+    found = manifest.get("format", FORMAT)
+    if found > FORMAT:
+        raise FormatError(
+            f"the store's declarations have format {found}, this Headgate knows up to {FORMAT}: "
+            "upgrade Headgate to open it"
+        )
 
 
 def merge_tables(declared: Iterable[Table], stored: Mapping[str, Any]) -> dict[str, Table]:

@@ -24,6 +24,7 @@ import pyarrow as pa
 from headgate.declarations import (
     FORMAT,
     by_name,
+    check_format,
     check_tables_known,
     describe_table,
     merge_stream,
@@ -124,6 +125,7 @@ class Engine:
     def _begin(self, declared: Mapping[str, Table]) -> None:
         """Fit the program to the store, recover its state and note what is new."""
         manifest = self._journal.manifest
+        check_format(manifest)
         self.tables = merge_tables(declared.values(), manifest.get("tables", {}))
         check_tables_known(self.transactions, self.tables)
         for table in self.tables.values():

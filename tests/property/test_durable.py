@@ -25,14 +25,16 @@ from tests.property.test_streams import routed_events
 STOPS = st.lists(st.sampled_from(("close", "kill", "go on")), min_size=5, max_size=5)
 SNAPSHOT_AFTER_BYTES = st.sampled_from((0, 2_000, 1 << 30))
 POOL_SLACK = st.sampled_from((0, 1 << 18))
+RECOVERY = st.sampled_from(("strong", "weak"))
 PATH = "/store"
 
 
 class Life:
     """An engine on a simulated disk that may stop and start again between batches."""
 
-    def __init__(self, tables: Any, transactions: Any) -> None:
-        self.declared = {"tables": list(tables), "transactions": list(transactions)}
+    def __init__(self, tables: Any, transactions: Any, recovery: str = "strong") -> None:
+        declared = {"tables": list(tables), "transactions": list(transactions)}
+        self.declared: Any = {**declared, "recovery": recovery}
         self.disk = SimulatedDisk()
         self.engine = self.open()
 
@@ -71,7 +73,7 @@ def test_a_store_that_stops_in_the_middle_is_as_one_that_does_not(
     stops = data.draw(STOPS, "stops")
     with pytest.MonkeyPatch.context() as patch:
         lowered(patch, data.draw(SNAPSHOT_AFTER_BYTES), data.draw(POOL_SLACK))
-        life = Life(member.tables, [member.compiled])
+        life = Life(member.tables, [member.compiled], data.draw(RECOVERY))
         oracle = SerialOracle(member.tables)
         for table in member.tables:
             assert life.engine.load(table, rows[table.name]) == oracle.load(table, rows[table.name])
@@ -93,17 +95,17 @@ def test_a_store_that_stops_in_the_middle_is_as_one_that_does_not(
     batches=making.batches(routed_events(), 5),
     stops=STOPS,
     late=st.sampled_from(("reject", "append")),
-    snapshot_bytes=SNAPSHOT_AFTER_BYTES,
-    slack=POOL_SLACK,
+    recovery=RECOVERY,
+    limits=st.tuples(SNAPSHOT_AFTER_BYTES, POOL_SLACK),
 )
 def test_held_events_and_the_watermark_survive_a_stop(
-    rows: Any, batches: Any, stops: Any, late: str, snapshot_bytes: int, slack: int
+    rows: Any, batches: Any, stops: Any, late: str, recovery: str, limits: tuple[int, int]
 ) -> None:
     found = routes({"put": True, "move": True, "drop": True})
     options = {"route_by": "kind", "order_by": "ts", "watermark": "3 seconds", "late": late}
     with pytest.MonkeyPatch.context() as patch:
-        lowered(patch, snapshot_bytes, slack)
-        life, oracle = Life([book], found.values()), SerialOracle([book])
+        lowered(patch, *limits)
+        life, oracle = Life([book], found.values(), recovery), SerialOracle([book])
         for target in (life.engine, oracle):
             target.load(book, rows)
         for events, stop in zip(batches, stops, strict=False):

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 import headgate as hg
+from headgate.declarations import FORMAT
+from headgate.durability.manifest import read_manifest, write_manifest
 from headgate.testing import SimulatedClock, SimulatedDisk
 
 accounts = hg.Table("accounts", "id bigint, n bigint, note string", key="id")
@@ -96,7 +98,7 @@ def test_a_store_of_a_newer_format_is_refused_and_left_as_it_is(tmp_path: Path) 
         engine.run(put, events(5))
     manifest = path / "manifest.json"
     found = json.loads(manifest.read_text())
-    manifest.write_text(json.dumps({**found, "format": 999}))
+    manifest.write_text(json.dumps({**found, "headgate": 999}))
     before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
     with pytest.raises(hg.FormatError, match="999"):
         opened(path)
@@ -107,6 +109,17 @@ def test_a_store_of_a_newer_format_is_refused_and_left_as_it_is(tmp_path: Path) 
     manifest.write_text(json.dumps(found))
     with opened(path) as engine:
         assert total(engine) == 5
+
+
+def test_declarations_of_a_newer_format_are_refused() -> None:
+    disk = SimulatedDisk()
+    opened("/store", disk=disk).close()
+    manifest = read_manifest(disk, "/store/manifest.json")
+    newer = {**manifest, "format": FORMAT + 1}
+    write_manifest(disk, "/store/manifest.json", newer)
+    with pytest.raises(hg.FormatError, match=r"(?i)upgrade"):
+        opened("/store", disk=disk)
+    assert read_manifest(disk, "/store/manifest.json") == newer
 
 
 def test_tables_of_the_store_need_not_be_declared(tmp_path: Path) -> None:
