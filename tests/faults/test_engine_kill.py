@@ -19,7 +19,7 @@ from headgate.query.stored import read_table
 from tests.faults import engine_program as program
 
 ROOT = Path(__file__).resolve().parents[2]
-KILLS = int(os.environ.get("HEADGATE_ENGINE_KILLS", "6"))
+KILLS = int(os.environ.get("HEADGATE_ENGINE_KILLS", "5"))
 EPOCHS_PER_LIFE = 400
 
 

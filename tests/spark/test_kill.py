@@ -1,6 +1,6 @@
 """Kill -9 at random moments: the ledger, started again, ends as one undisturbed run would.
 
-HEADGATE_KILLS says how often (20 by default, 100 under --long), HEADGATE_SEED when.
+HEADGATE_KILLS says how often (12 by default, 100 under --long), HEADGATE_SEED when.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import pytest
 from headgate.durability import StoreReader
 
 PROGRAM = Path(__file__).with_name("ledger_program.py")
-KILLS, KILLS_LONG = 20, 100
+KILLS, KILLS_LONG = 12, 100
 EVENTS_PER_FILE = 30
 ACCOUNTS = 8
 START = datetime(2024, 1, 1, tzinfo=UTC)
