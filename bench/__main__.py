@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import inspect
 
 BENCHMARKS = {
     "ledger": "transfers through the engine beside the bare loop, durable, on Spark",
     "durability": "sync, group and none; snapshots beside the stream; reopening",
+    "queries": "readers beside the stream, isolation, and the bank beside its peers, with a report",
+    "server": "calls over HTTP beside a bare echo of the same server",
     "schemes": "every scheme over the papers' applications, sweeps and phases, with a report",
+    "simulate": "every strategy on virtual cores, checked against one and two threads",
 }
 
 
@@ -19,10 +23,13 @@ def main() -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("name", nargs="?", default="ledger", choices=BENCHMARKS)
     parser.add_argument("--quick", action="store_true", help="fewer batches")
-    parser.add_argument("--out", metavar="FOLDER", help="for the report of `schemes`")
+    parser.add_argument("--out", metavar="FOLDER", help="for the report, where there is one")
     chosen = parser.parse_args()
+    main = importlib.import_module(f"bench.{chosen.name}").main
     places = {} if chosen.out is None else {"out": chosen.out}
-    importlib.import_module(f"bench.{chosen.name}").main(quick=chosen.quick, **places)
+    if places and "out" not in inspect.signature(main).parameters:
+        parser.error(f"--out: the benchmark {chosen.name!r} writes no report")
+    main(quick=chosen.quick, **places)
 
 
 if __name__ == "__main__":

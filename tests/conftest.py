@@ -34,6 +34,20 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.timeout = 0
 
 
+# What takes longest begins first, when several processes share the tests.
+_FIRST = ("test_kill.py", "tests/spark/", "test_units.py", "tests/property/", "tests/web/")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: _turn(item.nodeid))
+
+
+def _turn(name: str) -> int:
+    return next((place for place, part in enumerate(_FIRST) if part in name), len(_FIRST))
+
+
 def _profile(config: pytest.Config) -> str:
     if config.getoption("long"):
         return "long"

@@ -11,13 +11,16 @@ if TYPE_CHECKING:
     from headgate.engine import Engine
     from headgate.engine import open_engine as open
     from headgate.errors import (
+        ConflictError,
         DamageError,
         DeclarationError,
         FormatError,
         HeadgateError,
         InputError,
         InvariantError,
+        LimitError,
         LockedError,
+        ServerError,
         StoreError,
     )
     from headgate.execution.actions import abort, decimal, delete
@@ -26,11 +29,13 @@ if TYPE_CHECKING:
     from headgate.spark.session import register
     from headgate.state.table import Table
     from headgate.transactions import Transaction, output, transaction
+    from headgate.web.client import connect
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Answer",
+    "ConflictError",
     "DamageError",
     "DeclarationError",
     "Engine",
@@ -38,13 +43,16 @@ __all__ = [
     "HeadgateError",
     "InputError",
     "InvariantError",
+    "LimitError",
     "LockedError",
     "Result",
     "Retention",
+    "ServerError",
     "StoreError",
     "Table",
     "Transaction",
     "abort",
+    "connect",
     "decimal",
     "delete",
     "open",
@@ -58,8 +66,8 @@ __all__ = [
 _HOMES = {
     "durability": "Retention",
     "errors": (
-        "DamageError DeclarationError FormatError HeadgateError InputError InvariantError "
-        "LockedError StoreError"
+        "ConflictError DamageError DeclarationError FormatError HeadgateError InputError "
+        "InvariantError LimitError LockedError ServerError StoreError"
     ),
     "engine": "Engine",
     "execution.actions": "abort decimal delete",
@@ -68,6 +76,7 @@ _HOMES = {
     "spark.session": "register",
     "state.table": "Table",
     "transactions": "Transaction output transaction",
+    "web.client": "connect",
 }
 
 

@@ -6,22 +6,44 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from headgate.errors import DeclarationError, FormatError
-from headgate.state.schema import Schema
+from headgate.inlet import Plan, Route, updated_columns
+from headgate.results import results_schema
+from headgate.state.constraint import check_reference
+from headgate.state.integrity import first_violation
+from headgate.state.rows import Rows
+from headgate.state.schema import ColumnType, Schema
 from headgate.state.table import Table
 from headgate.transactions import Transaction
 
-FORMAT = 1
+FORMAT = 2  # what this Headgate can read; 2 has tables with constraints over several rows
 
 
 def describe_table(table: Table) -> dict[str, Any]:
     """A table's declaration as JSON."""
     check = None if table.check is None else table.check.text
-    return {"columns": table.schema.ddl, "key": list(table.key), "check": check}
+    found: dict[str, Any] = {"columns": table.schema.ddl, "key": list(table.key), "check": check}
+    if table.unique:
+        found["unique"] = [list(one.columns) for one in table.unique]
+    if table.references:
+        found["references"] = [[list(one.columns), one.parent] for one in table.references]
+    return found
 
 
 def read_table(name: str, description: Mapping[str, Any]) -> Table:
     """The inverse of `describe_table`."""
-    return Table(name, description["columns"], description["key"], description.get("check"))
+    return Table(
+        name,
+        description["columns"],
+        description["key"],
+        description.get("check"),
+        unique=[tuple(columns) for columns in description.get("unique", ())],
+        references={tuple(columns): to for columns, to in description.get("references", ())},
+    )
+
+
+def format_of(tables: Iterable[Table]) -> int:
+    """The oldest format that says all of these declarations."""
+    return FORMAT if any(table.constraints for table in tables) else 1
 
 
 def check_format(manifest: Mapping[str, Any]) -> None:
@@ -45,7 +67,13 @@ def merge_tables(declared: Iterable[Table], stored: Mapping[str, Any]) -> dict[s
 
 
 def _refuse_difference(declared: Table, stored: Table) -> None:
-    """Only new columns that have a default may be added; nothing else may differ."""
+    """Only columns that have a default and constraints may be added; nothing else may differ."""
+    for constraint in stored.constraints:
+        if constraint not in declared.constraints:
+            raise DeclarationError(
+                f"table {declared.name!r}: the store has the constraint {constraint.name!r}, "
+                "the program does not; declare it as the store has it, or open another store"
+            )
     mine, theirs = describe_table(_without_new_columns(declared, stored)), describe_table(stored)
     for part in ("columns", "key", "check"):
         if mine[part] != theirs[part]:
@@ -54,6 +82,36 @@ def _refuse_difference(declared: Table, stored: Table) -> None:
                 f"the store has {theirs[part]!r}; declare it as the store has it, "
                 "or open another store"
             )
+
+
+def check_parents(tables: Mapping[str, Table]) -> None:
+    """Every reference must lead to a table of the engine, by columns that fit its key."""
+    for table in tables.values():
+        where = f"table {table.name!r}"
+        for reference in table.references:
+            parent = tables.get(reference.parent)
+            if parent is None:
+                raise DeclarationError(
+                    f"{where}: references the table {reference.parent!r}, "
+                    "which is not among the tables of this engine; add it to tables=[...]"
+                )
+            key = parent.key_columns
+            check_reference(reference.columns, table.schema, parent.name, key, where)
+
+
+def refuse_broken(rows: Mapping[str, Rows], stored: Mapping[str, Any]) -> None:
+    """A constraint that is new to the store must hold for the rows it has."""
+    for name, found in rows.items():
+        table = found.table
+        before = read_table(name, stored[name]) if name in stored else None
+        known = () if before is None else before.constraints
+        for constraint in table.constraints:
+            slot = None if constraint in known else first_violation(rows, constraint)
+            if slot is not None:
+                raise DeclarationError(
+                    f"table {name!r}: the constraint {constraint.name!r} is new, and the row "
+                    f"{found.key_text(slot)} breaks it; mend the rows first, without it"
+                )
 
 
 def _without_new_columns(declared: Table, stored: Table) -> Table:
@@ -73,14 +131,49 @@ def _without_new_columns(declared: Table, stored: Table) -> Table:
 
 def merge_stream(stored: Mapping[str, Any] | None, results: Schema) -> dict[str, Any]:
     """A stream's columns when results of this schema join those it already has."""
-    columns = {} if stored is None else {c.name: c for c in Schema.parse(stored["results"])}
+    text = None if stored is None else stored["results"]
+    columns = {} if text is None else {c.name: c for c in Schema.parse(text, structs=True)}
     for column in results:
-        if columns.setdefault(column.name, column).type != column.type:
+        if columns.setdefault(column.name, column).type == column.type:
+            continue
+        if _is_wider(column.type, columns[column.name].type):
+            columns[column.name] = column  # the table has got new columns since
+        else:
             raise DeclarationError(
                 f"results column {column.name!r} is a {column.type}, "
                 f"the store's stream has it as a {columns[column.name].type}"
             )
     return {"results": Schema(tuple(columns.values())).ddl}
+
+
+def _is_wider(new: ColumnType, old: ColumnType) -> bool:
+    """Whether a struct has all fields of another, and more."""
+    if new.element is not None and old.element is not None:
+        return _is_wider(new.element, old.element)
+    return bool(old.fields) and set(old.fields) < set(new.fields)
+
+
+def merge_streams(streams: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
+    """The streams of a store when a plan's results join them."""
+    merged = dict(streams)
+    for transaction in plan.route.transactions:
+        own = {column.name for column in transaction.output or ()}
+        own |= {column.name for column in updated_columns(transaction)}
+        shared = {**plan.outputs, **plan.updated}
+        mine = [c for c in results_schema(plan) if c.name not in shared or c.name in own]
+        merged[transaction.name] = merge_stream(merged.get(transaction.name), Schema(tuple(mine)))
+    return merged
+
+
+def declared_streams(
+    streams: Mapping[str, Any], transactions: Mapping[str, Transaction]
+) -> dict[str, Any]:
+    """The streams of a store with those of all transactions, also of those that never ran yet."""
+    merged = dict(streams)
+    for transaction in transactions.values():
+        route = Route((transaction,))
+        merged = merge_streams(merged, Plan(route, (), None, "reject", None))
+    return merged
 
 
 def by_name(items: Iterable[Any], what: str, kind: type) -> dict[str, Any]:

@@ -12,8 +12,8 @@ a row and that point, the engine stops: what is in memory is then in doubt, and 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,39 +21,57 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from headgate.calling import Call, Calling
+from headgate.calls import checked_key, keyed
 from headgate.declarations import (
-    FORMAT,
     by_name,
     check_format,
+    check_parents,
     check_tables_known,
+    declared_streams,
     describe_table,
-    merge_stream,
+    format_of,
+    merge_streams,
     merge_tables,
+    refuse_broken,
 )
-from headgate.durability import ALIVE, SLOT, Commit, Retention
+from headgate.durability import Commit, Retention
 from headgate.durability import Inlet as InletState
-from headgate.errors import InputError, StoreError
-from headgate.events import as_table, complete_rows, from_dicts
-from headgate.execution.kernel import build_check, check_compiles, first_failure
-from headgate.execution.program import Execution, Program, address
-from headgate.execution.scheme import SERIAL, Scheme, make_scheme
-from headgate.inlet import Arranger, Plan, latest_time_us, make_plan
+from headgate.errors import InputError
+from headgate.events import as_table, call_event
+from headgate.execution.isolation import Recording, make_isolation, make_protocol
+from headgate.execution.kernel import check_compiles
+from headgate.execution.program import Execution, Program
+from headgate.execution.scheme import SERIAL, Scheme
+from headgate.gathering import Gathering
+from headgate.guard import CLOSED, Guard
+from headgate.inlet import Arranger, Plan, in_commit_order, latest_time_us, make_plan, recorded
 from headgate.io import Clock, Disk, RealClock
 from headgate.journal import Journal
+from headgate.loading import fill, loaded_changes
 from headgate.memory import Memory, Source
+from headgate.once import Once
 from headgate.planning.figures import Figures
-from headgate.query.sql import Answer, run_sql
-from headgate.replay import Border, fingerprint_of, read_plan
+from headgate.query.sql import Answer, Parameters
+from headgate.reading import Getter, Reading
+from headgate.replay import (
+    Border,
+    check_same_results,
+    fingerprint_of,
+    is_code_changed,
+    read_plan,
+)
 from headgate.results import (
     Result,
+    as_results,
     build_results,
+    event_rows,
     results_arrow,
-    results_schema,
     with_epoch,
 )
 from headgate.scheduling.decision import Decision
+from headgate.sources import Caller, EngineInlet, Sources
 from headgate.state.rows import Rows
-from headgate.state.schema import Schema
 from headgate.state.table import Table
 from headgate.transactions import Transaction
 
@@ -117,7 +135,8 @@ class Engine:
         self._accepts_changed_code = changed_code == "accept"
         self._is_replaying = False
         self._lock = threading.RLock()
-        self._stopped: str | None = None
+        self._guard = Guard(journal)
+        self._gathering = Gathering(self._run_calls, self._guard.wait)
         declared = by_name(tables, "table", Table)
         self.transactions = by_name(transactions, "transaction", Transaction)
         self._begin(declared)
@@ -128,26 +147,29 @@ class Engine:
         check_format(manifest)
         self.tables = merge_tables(declared.values(), manifest.get("tables", {}))
         check_tables_known(self.transactions, self.tables)
+        check_parents(self.tables)
         for table in self.tables.values():
             check_compiles(table)
-        self._streams: dict[str, Any] = dict(manifest.get("streams", {}))
+        self._streams = declared_streams(manifest.get("streams", {}), self.transactions)
         self._memory = Memory(self.tables)
-        self._programs: dict[tuple[str, ...], Program] = {}
+        self._sources = Sources(self._memory, self._journal)
+        once = Once(self._memory.calls)
+        self.calling = Calling(self._run_calls_of, self._guard, self._lock, once)
+        self._reading = Reading(self._memory, self._journal, self._guard, self._lock)
+        self._getters: dict[Any, Getter] = {}  # by table name
+        self._programs: dict[tuple[Any, ...], Program] = {}
         self._plans: dict[Any, Plan] = {}
-        self._recent: dict[str, pa.Table] = {}  # in memory only: the last results of each source
-        self._callers: dict[
-            str, tuple[str, int, object]
-        ] = {}  # source -> its last run, batch, sink
         for transaction in self.transactions.values():
             # Literals take their codes before any text from the store can take them.
             self._program((transaction,))
             if self._is_weak:
                 fingerprint_of((transaction,))  # refuse now what could not be logged later
         self._recover()
+        refuse_broken(self._memory.rows, manifest.get("tables", {}))
         self._declare()
 
     def _recover(self) -> None:
-        recovered = self._journal.recover()
+        recovered = self._journal.recover(self._memory.restoring)
         if recovered is None:
             return
         self._memory.restore(recovered)
@@ -162,30 +184,34 @@ class Engine:
     def _run_again(self, commit: Commit, given: pa.RecordBatch) -> None:
         """Run the logged input of an epoch through the same code; nothing is logged."""
         plan = read_plan(given, self.transactions)
-        changed = commit.fingerprint != fingerprint_of(plan.route.transactions)
-        if changed and not self._accepts_changed_code:
-            raise StoreError(
-                f"epoch {commit.epoch} was logged as input of code that has changed since: to run "
-                "it again would give other results; open with the old code, or with "
-                "changed_code='accept'"
-            )
-        results, _ = self._process(plan, pa.Table.from_batches([given]), commit.source)
-        recorded = None if commit.results is None else with_epoch(commit.results, commit.epoch)
-        if recorded is not None and not changed and not results.equals(recorded):
-            raise StoreError(
-                f"epoch {commit.epoch} gave other results when it was run again: a transaction "
-                "depends on more than its event and rows; weak recovery cannot bring it back"
-            )
+        changed = is_code_changed(commit, plan, accept=self._accepts_changed_code)
+        results, _, _ = self._process(plan, pa.Table.from_batches([given]), commit.source)
+        if not changed:
+            check_same_results(commit, results)
 
     @property
     def epoch(self) -> int:
         """The number of the last commit."""
         return self._memory.epoch
 
+    @property
+    def path(self) -> str | None:
+        """The folder of the store, None for an engine in memory."""
+        return None if self._journal.store is None else self._journal.store.path
+
+    @property
+    def stopped(self) -> str | None:
+        """Why the engine is stopped; None while it goes on."""
+        return self._guard.reason
+
+    def counts(self) -> dict[str, int]:
+        """How many rows each table has at this moment."""
+        return {name: len(rows) for name, rows in self._memory.rows.items()}
+
     def _declare(self) -> None:
         """Write the manifest when it does not yet say all that this program declares."""
         manifest = {
-            "format": FORMAT,
+            "format": format_of(self.tables.values()),
             "tables": {name: describe_table(table) for name, table in self.tables.items()},
             "streams": self._streams,
         }
@@ -196,47 +222,24 @@ class Engine:
     def load(self, table: Table | str, rows: Any) -> int:
         """Fill a table once; a no-op that returns 0 when it was filled or written before."""
         name = self._table_name(table)
-        with self._lock, self._running():
-            found = self._memory.rows[name]
+        with self._lock, self._guard.running():
             if name in self._memory.written:
                 return 0
-            where = f"load {name!r}"
-            given = complete_rows(as_table(rows, found.table.schema, where), found.table, where)
-            if given.num_rows == 0:
-                return 0
-            slots = found.load(given, self.epoch + 1)
-            self._refuse_failed_check(found, slots)
-            with self._all_or_stopped():
-                self._commit_load(found, slots)
-            return int(given.num_rows)
-
-    def _refuse_failed_check(self, rows: Rows, slots: range) -> None:
-        check = rows.table.check
-        if check is None:
-            return
-        self._memory.pool.add_literals(sorted(check.texts))
-        failed = first_failure(build_check(rows.table), address(rows.words), slots)
-        if failed is not None:
-            key = rows.key_text(failed)
-            rows.unload(slots)
-            raise InputError(
-                f"load {rows.table.name!r}: the row {key} fails the check {check.text!r}"
-            )
+            found = self._memory.rows[name]
+            slots = fill(found, rows, self.epoch + 1, self._memory.rows)
+            if slots:
+                with self._guard.all_or_stopped():
+                    self._commit_load(found, slots)
+            return len(slots)
 
     def _commit_load(self, rows: Rows, slots: range) -> None:
-        name, numbers = rows.table.name, np.arange(slots.start, slots.stop)
+        name = rows.table.name
         if self._journal.store is not None:
-            arrays = [
-                pa.array(numbers),
-                pa.array(np.ones(len(slots), np.bool_)),
-                *rows.arrow(slice(slots.start, slots.stop)).columns,
-            ]
-            names = [SLOT, ALIVE, *rows.table.schema.names]
-            changes = {name: pa.RecordBatch.from_arrays(arrays, names=names)}
+            changes = {name: loaded_changes(rows, slots)}
             commit = Commit(self.epoch + 1, self._clock.time_us(), changes=changes)
             self._journal.append(commit, later=False)
-            self._journal.wait(commit.epoch)
-        self._memory.advance(None, {}, {name: numbers})
+        self._memory.advance(None, {}, {name: np.arange(slots.start, slots.stop)})
+        self._guard.wait(self.epoch)
 
     # --- running ------------------------------------------------------------------------------
 
@@ -253,14 +256,23 @@ class Engine:
         batch_size: int | None = None,
         scheme: str = "auto",
         threads: int | None = None,
+        isolation: str = "PL4",
+        updates: bool = False,
+        record: list[Recording] | None = None,
     ) -> pa.Table:
         """Run every event and return one result for each, in the serial order.
 
         All events are one batch and one epoch, unless `batch_size` cuts them (in arrival order)
         into several; then the next one runs while the log of the last is being synced.
+        `updates=True` adds the rows as each transaction left them. `isolation` says what events
+        may see of each other; `record` gets what they saw, for `headgate.testing.History`.
         """
-        chosen = make_scheme(scheme, threads)
-        plan = self._plan(transaction, route_by, order_by, watermark, late, name, chosen)
+        chosen, level = make_protocol(scheme, threads), make_isolation(isolation)
+        plan = self._plan(
+            transaction, route_by, order_by, watermark, late, name, chosen, level, updates
+        )
+        if record is not None:
+            plan = recorded(plan, record)
         table = as_table(events, plan.event, "events")
         if batch_size is None or table.num_rows <= batch_size:
             return self._apply(plan, table, None)
@@ -272,29 +284,62 @@ class Engine:
         """One batch after another; the log of one is written while the next one runs."""
         parts = []
         for first in range(0, table.num_rows, batch_size):
-            with self._lock, self._running():
+            with self._lock, self._guard.running():
                 before = self._journal.writing
-                results, epoch = self._process(
+                results, epoch, _ = self._process(
                     plan, table.slice(first, batch_size), None, later=True
                 )
             parts.append(results)
             if before is not None:
                 before.result()
-        self._wait(epoch)
+                self._guard.publish(epoch - 1)
+        self._guard.wait(epoch)
         return pa.concat_tables(parts)
 
     def call(self, transaction: Transaction, /, **columns: Any) -> Result:
         """Run one transaction over one event given by keywords, between batches."""
-        plan = self._plan(transaction, None, None, None, "reject", None)
-        unknown = [name for name in columns if name not in transaction.event]
-        if unknown:
-            known = ", ".join(transaction.event.names)
-            raise InputError(f"call {transaction.name!r}: no column {unknown[0]!r}, only {known}")
-        missing = [name for name in transaction.event.names if name not in columns]
-        if missing:
-            raise InputError(f"call {transaction.name!r}: the column {missing[0]!r} is missing")
-        event = from_dicts([columns], transaction.event, f"call {transaction.name!r}")
-        return Result(self._apply(plan, event, None).to_pylist()[0])
+        if self._journal.shares_syncs:
+            return self.submit(transaction, **columns).result()
+        event = call_event(transaction, columns)
+        return as_results(self._apply(self._call_plan(transaction), event, None))[0]
+
+    def submit(self, transaction: Transaction, /, **columns: Any) -> Future[Result]:
+        """As `call`, but return at once with the promise of the result.
+
+        Calls handed in meanwhile, by this thread or others, share an epoch and its sync; they run
+        in the order in which they were handed in.
+        """
+        return self._gathering.submit(self._call_plan(transaction), columns)
+
+    def call_once(self, key: str, transaction: Transaction, /, **columns: Any) -> Result:
+        """As `call`, but only once for each key: sent again, it gets the recorded result.
+
+        The key is logged with the call, so this holds across restarts, too, for as many keys as
+        `headgate.calls.CALLS_MAX`. The same key with other columns is a ConflictError.
+        """
+        answer = self.call_all([Call(transaction, columns, checked_key(key))])[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def call_all(self, calls: Sequence[Call]) -> list[Result | Exception]:
+        """Run many calls together; each gets its result, or the error that is its own.
+
+        Those of one transaction are one batch, and all of them share a sync.
+        """
+        return self.calling.call_all(calls)
+
+    def _call_plan(self, transaction: Transaction) -> Plan:
+        return self._plan(transaction, None, None, None, "reject", None)
+
+    def _run_calls_of(
+        self, transaction: Transaction, events: pa.Table
+    ) -> tuple[pa.Table, int, np.ndarray]:
+        return self._run_calls(self._call_plan(transaction), events)
+
+    def _run_calls(self, plan: Plan, events: pa.Table) -> tuple[pa.Table, int, np.ndarray]:
+        with self._lock, self._guard.running():
+            return self._process(plan, events, None)
 
     def flush(
         self,
@@ -309,15 +354,15 @@ class Engine:
         """Run the events that `run` with the same options holds back, as if time had passed."""
         plan = self._plan(transaction, route_by, order_by, watermark, late, name)
         inlet = plan.inlet_name(None)
-        with self._lock, self._running():
+        with self._lock, self._guard.running():
             state = self._memory.inlets.get(inlet)
             if state is None or state.held is None:
                 return self._empty(plan)
             free = replace(plan, watermark_us=None)
             after = latest_time_us(state.held, plan)
             moved = {inlet: InletState(after, None, state.arrivals)}
-            results, epoch = self._process(free, state.held, None, moved)
-        self._wait(epoch)
+            results, epoch, _ = self._process(free, state.held, None, moved)
+        self._guard.wait(epoch)
         return results
 
     def sink(
@@ -331,13 +376,17 @@ class Engine:
         name: str | None = None,
         scheme: str = "auto",
         threads: int | None = None,
+        isolation: str = "PL4",
+        updates: bool = False,
     ) -> Sink:
         """The function to hand to `writeStream.foreachBatch`: each micro-batch exactly once."""
         from headgate.spark.sink import Sink  # the one door upward: spark/ stands above us
 
-        chosen = make_scheme(scheme, threads)
-        plan = self._plan(transaction, route_by, order_by, watermark, late, name, chosen)
-        return Sink(EngineInlet(self, plan))
+        chosen, level = make_protocol(scheme, threads), make_isolation(isolation)
+        plan = self._plan(
+            transaction, route_by, order_by, watermark, late, name, chosen, level, updates
+        )
+        return Sink(EngineInlet(self._apply, plan))
 
     def _plan(
         self,
@@ -348,35 +397,31 @@ class Engine:
         late: str,
         name: str | None,
         scheme: Scheme = SERIAL,
+        isolation: str = "PL4",
+        updates: bool = False,
     ) -> Plan:
         key = (
             transaction if isinstance(transaction, Transaction) else repr(transaction),
             order_by if isinstance(order_by, str) else repr(order_by),
-            (route_by, watermark, late, name, scheme),
+            (route_by, watermark, late, name, scheme, isolation, updates),
         )
         if key in self._plans:
             return self._plans[key]
         plan = make_plan(
             transaction, self.transactions, route_by=route_by, order_by=order_by,
             watermark=watermark, late=late, name=name, scheme=scheme,
+            isolation=isolation, updates=updates,
         )  # fmt: skip
-        with self._lock, self._running():
+        with self._lock, self._guard.running():
             self._note_streams(plan)
             self._plans[key] = plan
         return plan
 
     def _note_streams(self, plan: Plan) -> None:
         """The manifest tells readers the columns of each transaction's results stream."""
-        changed = False
-        for transaction in plan.route.transactions:
-            own = {column.name for column in transaction.output or ()}
-            mine = [c for c in results_schema(plan) if c.name not in plan.outputs or c.name in own]
-            before = self._streams.get(transaction.name)
-            after = merge_stream(before, Schema(tuple(mine)))
-            if before != after:
-                self._streams = {**self._streams, transaction.name: after}
-                changed = True
-        if changed:
+        streams = merge_streams(self._streams, plan)
+        if streams != self._streams:
+            self._streams = streams
             self._declare()
 
     def _apply(
@@ -384,36 +429,17 @@ class Engine:
         plan: Plan,
         events: pa.Table,
         source: Source | None,
-        caller: tuple[str, object] | None = None,
+        caller: Caller | None = None,
     ) -> pa.Table:
         """One batch, one epoch, exactly once per source; returns its results when durable."""
-        with self._lock, self._running():
-            if source is not None:
-                self._refuse_twin(source, caller)
-                if self._memory.has_applied(source):
-                    return self._recorded(plan, source)
+        with self._lock, self._guard.running():
+            if source is not None and self._sources.has_applied(source, caller):
+                return self._sources.recorded(plan, source, self._guard.wait)
             if events.num_rows == 0:
                 return self._empty(plan)
-            results, epoch = self._process(plan, events, source)
-        self._wait(epoch)
+            results, epoch, _ = self._process(plan, events, source)
+        self._guard.wait(epoch)
         return results
-
-    def _refuse_twin(self, source: Source, caller: tuple[str, object] | None) -> None:
-        """Two sinks in one foreachBatch come with one batch number: only names tell them apart.
-
-        In one run of a query a batch number comes once to each sink, so a second sink with it is
-        another; in a new run it is the same batch sent again.
-        """
-        if caller is None:
-            return
-        run, sink = caller
-        before = self._callers.get(source[0])
-        if before is not None and before[:2] == (run, source[1]) and before[2] is not sink:
-            raise InputError(
-                f"two sinks of this engine got batch {source[1]} of one query; "
-                "give each of them a name: engine.sink(..., name='deposits')"
-            )
-        self._callers[source[0]] = (run, source[1], sink)
 
     def _process(
         self,
@@ -423,23 +449,28 @@ class Engine:
         inlets: Mapping[str, InletState] | None = None,
         *,
         later: bool = False,
-    ) -> tuple[pa.Table, int]:
-        """Order, resolve, execute and append one batch; not yet durable when it returns."""
-        program = self._program(plan.route.transactions)
+    ) -> tuple[pa.Table, int, np.ndarray]:
+        """Order, resolve, execute and append one batch, not yet durable; returns its results, its
+        epoch, and the event row that each result is of."""
+        program = self._program(plan.route.transactions, plan.updates)
         inlet = plan.inlet_name(source)
         arranged = Arranger(plan, program).arrange(events, self._memory.inlets.get(inlet))
         moved = dict(inlets or {})
         if arranged.state is not None:
             moved[inlet] = arranged.state
-        with self._all_or_stopped():
+        with self._guard.all_or_stopped():
             program.resolve(arranged.works)
             execution = program.execute(
-                arranged.works, arranged.order, arranged.route, self.epoch + 1, plan.scheme
-            )
+                arranged.works, arranged.order, arranged.route, self.epoch + 1, plan.scheme,
+                "PL4" if self._is_weak else plan.isolation, plan.record is not None,
+            )  # fmt: skip
+            arranged = in_commit_order(arranged, execution, plan)
             batch = build_results(plan, arranged, execution, program)
             border = Border.of(events, plan) if self._is_weak and inlets is None else Border()
-            self._commit(execution, batch, source, moved, border, later=later)
-        return with_epoch(batch, self.epoch), self.epoch
+            rows, results = event_rows(arranged), with_epoch(batch, self.epoch + 1)
+            known = self._memory.calls.note(keyed(events, rows, results))
+            self._commit(execution, batch, source, moved, border, known, later=later)
+        return results, self.epoch, rows
 
     def _commit(
         self,
@@ -448,61 +479,68 @@ class Engine:
         source: Source | None,
         inlets: Mapping[str, InletState],
         border: Border,
+        known: Mapping[str, pa.RecordBatch],
         *,
         later: bool,
     ) -> None:
         """Append the epoch to the log and make it the engine's own."""
-        memory = self._memory
+        memory, changes = self._memory, {}
         if self._journal.store is not None and not self._is_replaying:
             is_input = border.input is not None
-            changes = {} if is_input else {
-                name: memory.changes(name, slots) for name, slots in execution.changed.items()
-            }  # fmt: skip
+            if not is_input:
+                changed = execution.changed.items()
+                changes = {name: memory.changes(name, slots) for name, slots in changed}
             commit = Commit(
-                memory.epoch + 1, self._clock.time_us(), source, changes, batch, inlets,
+                memory.epoch + 1, self._clock.time_us(), source,
+                changes if is_input else {**changes, **known}, batch, inlets,
                 border.input, border.fingerprint, memory.used_slots() if is_input else {},
             )  # fmt: skip
             self._journal.append(commit, later=later)
-        memory.advance(source, inlets, execution.changed)
-        if source is not None and self._journal.store is None:
-            self._recent[source[0]] = with_epoch(batch, memory.epoch)
+        memory.advance(source, inlets, execution.changed, changes)
+        self._sources.note(source, batch, memory.epoch)
         if not self._is_replaying:
             images = memory.images if self._is_weak else None
             self._journal.snapshot_when_due(memory.epoch, images)
 
-    def _recorded(self, plan: Plan, source: Source) -> pa.Table:
-        """The results that were recorded when this very micro-batch was first applied."""
-        batch_id, epoch = self._memory.sources[source[0]]
-        if self._journal.store is None:
-            recent = self._recent.get(source[0])
-            return recent if recent is not None and batch_id == source[1] else self._empty(plan)
-        self._wait(epoch)
-        if batch_id != source[1]:
-            return self._empty(plan)  # older than the last: Spark does not ask for its results
-        batch = self._journal.results(epoch)
-        return self._empty(plan) if batch is None else with_epoch(batch, epoch)
-
     def _empty(self, plan: Plan) -> pa.Table:
         return results_arrow(plan).empty_table()
 
-    def _program(self, transactions: Sequence[Transaction]) -> Program:
-        names = tuple(transaction.name for transaction in transactions)
-        if names not in self._programs:
+    def _program(self, transactions: Sequence[Transaction], updates: bool = False) -> Program:
+        key = (updates, *(transaction.name for transaction in transactions))
+        if key not in self._programs:
             signatures = [transaction.signature for transaction in transactions]
-            self._programs[names] = Program(signatures, self._memory.rows, self._memory.pool)
-        return self._programs[names]
+            memory = self._memory
+            self._programs[key] = Program(signatures, memory.rows, memory.pool, updates)
+        return self._programs[key]
 
     # --- reading ------------------------------------------------------------------------------
 
-    def sql(
-        self, query: str, parameters: Sequence[Any] | Mapping[str, Any] | None = None
+    def sql(self, query: str, parameters: Parameters = None, epoch: int | None = None) -> Answer:
+        """Run a read-only SQL query by DuckDB over one committed epoch: the newest, or `epoch`."""
+        return self._reading.sql(query, parameters, epoch)
+
+    def get(self, table: Table | str, key: Any) -> dict[str, Any] | None:
+        """The row with this key (a tuple when the key has several columns), or None."""
+        getter = self._getters.get(table if isinstance(table, str) else table.name)
+        return (self.getter(table) if getter is None else getter)(key)
+
+    def getter(self, table: Table | str) -> Getter:
+        """`get` of one table as a function of the key: a little faster, for many reads."""
+        name = self._table_name(table)
+        if name not in self._getters:
+            self._getters[name] = self._reading.getter(name)
+        return self._getters[name]
+
+    def scan(
+        self,
+        table: Table | str,
+        where: str | Mapping[str, Any] | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        epoch: int | None = None,
     ) -> Answer:
-        """Run a read-only SQL query by DuckDB over one committed epoch."""
-        with self._lock, self._running():
-            tables = self._memory.tables()
-            epoch = self.epoch
-        self._wait(epoch)  # visible means durable, also while the log of a batch is being synced
-        return run_sql(query, tables, parameters)
+        """The rows of a table: all, those where a SQL condition holds, or columns have values."""
+        return self._reading.scan(self._table_name(table), where, columns, epoch)
 
     def explain(
         self,
@@ -514,7 +552,7 @@ class Engine:
     ) -> Figures:
         """The figures of the graph these events would make now; nothing runs."""
         plan = self._plan(transaction, route_by, order_by, None, "reject", None)
-        with self._lock, self._running():
+        with self._lock, self._guard.running():
             program = self._program(plan.route.transactions)
             arranged = Arranger(plan, program).arrange(as_table(events, plan.event, "events"), None)
             program.resolve(arranged.works)
@@ -525,15 +563,20 @@ class Engine:
         with self._lock:
             return [one for program in self._programs.values() for one in program.decisions]
 
+    def metrics(self) -> dict[str, int]:
+        """Counts since the engine was opened: `retries` of transactions that had to run again."""
+        return {"retries": sum(program.retries for program in self._programs.values())}
+
     # --- the end ------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Make everything durable and release the store; closing twice is fine."""
+        self._gathering.close()
         with self._lock:
-            if self._stopped == "it was closed":
+            if self._guard.reason == CLOSED:
                 return
             self._journal.close()
-            self._stopped = "it was closed"
+            self._guard.stop(CLOSED)
 
     def __enter__(self) -> Engine:
         return self
@@ -546,55 +589,9 @@ class Engine:
         where = "in memory" if store is None else str(store.path)
         return f"<engine {where} at epoch {self.epoch}: {', '.join(self.tables)}>"
 
-    def _wait(self, epoch: int) -> None:
-        """Return when the epoch is durable; the engine stops when it cannot become so."""
-        try:
-            self._journal.wait(epoch)
-        except BaseException as error:
-            self._stopped = f"epoch {epoch} did not become durable ({error})"
-            raise
-
     def _table_name(self, table: Table | str) -> str:
         name = table if isinstance(table, str) else table.name
         if name not in self.tables:
             known = ", ".join(self.tables) or "none"
             raise InputError(f"no table {name!r} in this engine; the tables are: {known}")
         return name
-
-    @contextmanager
-    def _running(self) -> Iterator[None]:
-        if self._stopped is not None:
-            raise StoreError(f"the engine is stopped: {self._stopped}; open it again")
-        yield
-
-    @contextmanager
-    def _all_or_stopped(self) -> Iterator[None]:
-        """From the first changed row to the log record: a failure in between stops the engine."""
-        try:
-            yield
-        except BaseException as error:
-            self._stopped = f"a batch failed before its commit ({error})"
-            raise
-
-
-class EngineInlet:
-    """What a sink needs of an engine: the columns to fetch and a place to put a batch."""
-
-    def __init__(self, engine: Engine, plan: Plan) -> None:
-        self._engine = engine
-        self._plan = plan
-
-    @property
-    def columns(self) -> list[str]:
-        return self._plan.columns
-
-    def apply(self, events: pa.Table, source: Source | None, run: str | None = None) -> pa.Table:
-        """One micro-batch, known by its query, its number and the sink's name if it has one.
-
-        The transactions are not part of that name: a program that was changed between a crash and
-        its restart must still recognise the batch that it had committed.
-        """
-        if source is not None and self._plan.name is not None:
-            source = (f"{source[0]}/{self._plan.name}", source[1])
-        caller = None if run is None else (run, self)
-        return self._engine._apply(self._plan, events, source, caller)

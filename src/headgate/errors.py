@@ -2,10 +2,13 @@
 
 HeadgateError                 catch this to catch everything Headgate raises
 ├── InputError                fix the input: an unknown column, a wrong type, an unknown table
+│   ├── LimitError            ask for less: the answer is too large or takes too long
+│   └── ConflictError         choose another key: this one was used for another call
 ├── DeclarationError          fix the declaration: a bad schema, a function that does not compile
 ├── StoreError                reopen the store: the disk failed or is full, the engine was stopped
 │   ├── LockedError           wait or stop the other writer: a store has one writing process
 │   └── FormatError           upgrade Headgate: the store was written by a newer format
+├── ServerError               try again: a server cannot be reached, is busy or failed
 ├── DamageError               restore: bytes of the store are damaged, with their file and offset
 └── InvariantError            report a bug: Headgate broke a promise it makes to itself
 
@@ -24,6 +27,14 @@ class InputError(HeadgateError, ValueError):
     """The data or the argument handed in does not fit; the message names what and where."""
 
 
+class LimitError(InputError):
+    """What was asked for is too large, or takes too long; the message names the bound."""
+
+
+class ConflictError(InputError):
+    """The key of a call was used before, for a call with other columns."""
+
+
 class DeclarationError(HeadgateError, ValueError):
     """A table or a transaction is declared wrongly; the message names the line or the column."""
 
@@ -38,6 +49,10 @@ class LockedError(StoreError):
 
 class FormatError(StoreError):
     """The store was written by a newer Headgate than this one."""
+
+
+class ServerError(HeadgateError):
+    """A Headgate server cannot be reached, or could not do what it was asked."""
 
 
 class DamageError(HeadgateError):

@@ -11,6 +11,7 @@ import pyarrow as pa
 from headgate.errors import InputError
 from headgate.state.schema import Column, Schema, logical_value
 from headgate.state.table import Table
+from headgate.transactions import Transaction
 
 ACCEPTED = "an Arrow table, record batches, a pandas frame, a Spark frame or a list of dicts"
 
@@ -111,3 +112,22 @@ def complete_rows(given: pa.Table, table: Table, where: str) -> pa.Table:
 def _repeated(column: Column, count: int) -> pa.Array:
     value = pa.scalar(logical_value(column.type, column.default), column.type.arrow)
     return pa.repeat(value, count)
+
+
+def call_event(transaction: Transaction, columns: Mapping[str, Any]) -> pa.Table:
+    """The one event of a call, given by keywords."""
+    check_call(transaction, columns)
+    return from_dicts([columns], transaction.event, f"call {transaction.name!r}")
+
+
+def check_call(transaction: Transaction, columns: Mapping[str, Any]) -> None:
+    """Refuse the one event of a call, given by keywords, when it has not just the columns."""
+    event, where = transaction.event, f"call {transaction.name!r}"
+    if len(columns) == len(event.columns) and all(one.name in columns for one in event):
+        return
+    unknown = [name for name in columns if name not in event]
+    if unknown:
+        known = ", ".join(event.names)
+        raise InputError(f"{where}: no column {unknown[0]!r}, only {known}")
+    missing = [name for name in event.names if name not in columns]
+    raise InputError(f"{where}: the column {missing[0]!r} is missing")

@@ -7,7 +7,7 @@ held back until the watermark passes, what is late and what is rejected. It chan
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -18,12 +18,14 @@ import pyarrow.compute as pc
 from headgate.durability import Inlet as InletState
 from headgate.errors import DeclarationError, InputError
 from headgate.events import require_columns
-from headgate.execution.program import LATE, REJECTED, Program, Work
+from headgate.execution.isolation import PROTOCOLS, Recording
+from headgate.execution.program import LATE, REJECTED, Execution, Program, Work
 from headgate.execution.scheme import SERIAL, Scheme
 from headgate.execution.signature import Signature
 from headgate.planning.order import is_sorted_throughout, parse_duration, sort_key, sort_rows
 from headgate.state.columns import NULL_FAULT, StoredColumn, conform, one_array, to_stored
 from headgate.state.schema import Column, ColumnType, Schema
+from headgate.state.table import Access
 from headgate.transactions import RESULT_COLUMNS, Transaction
 
 NO_ROWS = np.empty(0, np.int64)
@@ -48,6 +50,9 @@ class Plan:
     late: str
     name: str | None
     scheme: Scheme = SERIAL
+    isolation: str = "PL4"
+    updates: bool = False
+    record: list[Recording] | None = field(default=None, compare=False)
 
     @cached_property
     def columns(self) -> list[str]:
@@ -75,6 +80,19 @@ class Plan:
         return "run " + ", ".join(transaction.name for transaction in self.route.transactions)
 
     @cached_property
+    def updated(self) -> dict[str, Column]:
+        """With `updates`: for each parameter that may be written, the rows it leaves behind."""
+        found: dict[str, Column] = {}
+        for transaction in self.route.transactions if self.updates else ():
+            for column in updated_columns(transaction):
+                if found.setdefault(column.name, column).type != column.type:
+                    raise InputError(
+                        f"updates: the parameter {column.name!r} names rows of different tables in "
+                        "the transactions of one sink; rename it in one of them"
+                    )
+        return found
+
+    @cached_property
     def outputs(self) -> dict[str, Column]:
         """The out columns of all its transactions, in order."""
         found: dict[str, Column] = {}
@@ -88,6 +106,20 @@ class Plan:
         return found
 
 
+def updated_columns(transaction: Transaction) -> list[Column]:
+    """A struct for each parameter that may be written, an array of them for `each`."""
+    columns = []
+    for parameter in transaction.signature.parameters:
+        access = parameter.stands_for
+        if isinstance(access, Access) and not access.read_only:
+            fields = tuple(Column(one.name, one.type) for one in access.table.schema)
+            kind = ColumnType("struct", fields=fields)
+            if access.form == "each":
+                kind = ColumnType("array", element=kind)
+            columns.append(Column(parameter.name, kind))
+    return columns
+
+
 def make_plan(
     transactions: Transaction | Mapping[Any, Transaction],
     known: Mapping[str, Transaction],
@@ -98,6 +130,8 @@ def make_plan(
     late: str,
     name: str | None,
     scheme: Scheme = SERIAL,
+    isolation: str = "PL4",
+    updates: bool = False,
 ) -> Plan:
     """Check the words of `run` and `sink` and say what they mean."""
     route = _make_route(transactions, known, route_by)
@@ -110,7 +144,13 @@ def make_plan(
         delay = parse_duration(watermark, "watermark")
         if not columns or columns[0].type.kind != "timestamp":
             raise InputError("a watermark needs order_by to begin with a timestamp column")
-    plan = Plan(route, columns, delay, late, name, scheme)
+    plan = Plan(route, columns, delay, late, name, scheme, isolation, updates)
+    taken = {*RESULT_COLUMNS, *plan.outputs, *(column.name for column in columns)}
+    for parameter in plan.updated:
+        if parameter in taken:
+            raise InputError(
+                f"updates: the results have a column {parameter!r} already; rename the parameter"
+            )
     for column in columns:
         if column.name in RESULT_COLUMNS:
             raise InputError(
@@ -350,6 +390,31 @@ class Arranger:
         if self.plan.late == "append":
             order, late = np.concatenate([order, sort_rows(keys, late)]), NO_ROWS
         return order, late, timely[~passed], after
+
+
+def recorded(plan: Plan, record: list[Recording]) -> Plan:
+    """The plan, with a list for what its transactions are seen to read and write.
+
+    A batch that has to run serially, because a function raised or a constraint is at stake, adds
+    nothing to it.
+    """
+    if plan.scheme.name not in PROTOCOLS:
+        raise InputError(
+            f"record= needs a scheme that sees reads and writes: {' or '.join(PROTOCOLS)}; "
+            f"not {plan.scheme.name!r}"
+        )
+    return replace(plan, record=record)
+
+
+def in_commit_order(arranged: Arranged, execution: Execution, plan: Plan) -> Arranged:
+    """The batch in the serial order in which it ran, if a protocol chose one of its own."""
+    isolated = execution.isolated
+    if isolated is None:
+        return arranged
+    if plan.record is not None and isolated.recording is not None:
+        plan.record.append(isolated.recording)
+    is_whole = arranged.is_whole and plan.isolation == "PL4"
+    return replace(arranged, order=isolated.order, is_whole=is_whole)
 
 
 def latest_time_us(held: pa.Table, plan: Plan) -> int:

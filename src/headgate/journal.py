@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headgate.durability import Commit, Recovered, Retention, Store
+from headgate.durability import Commit, Receiver, Recovered, Retention, Store
 from headgate.io import Clock, Disk
 
 SNAPSHOT_LOG_BYTES = 256 << 20  # recovery replays at most about this much log
@@ -43,6 +43,11 @@ class Journal:
         return cls(Store.open(path, disk, clock, durability=durability, retain=retain))
 
     @property
+    def shares_syncs(self) -> bool:
+        """Whether single calls are to wait for one another, to share a sync."""
+        return self.store is not None and self.store.durability == "group"
+
+    @property
     def manifest(self) -> Mapping[str, Any]:
         return {} if self.store is None else self.store.manifest
 
@@ -51,8 +56,8 @@ class Journal:
         if self.store is not None and self.store.manifest != manifest:
             self.store.write_manifest(manifest)
 
-    def recover(self) -> Recovered | None:
-        return None if self.store is None else self.store.recover()
+    def recover(self, receiver: Receiver | None = None) -> Recovered | None:
+        return None if self.store is None else self.store.recover(receiver)
 
     def append(self, commit: Commit, *, later: bool) -> None:
         """Write a log record here, or in the writing thread when `later`."""

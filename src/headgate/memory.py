@@ -1,4 +1,4 @@
-"""Memory: an engine's state at its last epoch: rows, their mirrors, order state, applied batches.
+"""Memory: an engine's state at its last epoch: rows, order state, applied batches.
 
 It is what recovery brings back and what a commit moves forward; it knows nothing of transactions.
 """
@@ -10,9 +10,11 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pyarrow as pa
 
+from headgate.calls import TABLE as CALLS
+from headgate.calls import Calls
 from headgate.durability import ALIVE, SLOT, Commit, Inlet, Recovered
-from headgate.events import complete_rows
-from headgate.query.mirror import Mirror
+from headgate.query.replica import Replica
+from headgate.restoring import Restoring, completed
 from headgate.state.columns import to_arrow
 from headgate.state.rows import Rows
 from headgate.state.strings import StringPool
@@ -30,7 +32,9 @@ class Memory:
         self.epoch = 0
         self.pool = StringPool()
         self.rows = {name: Rows(table, self.pool) for name, table in tables.items()}
-        self.mirrors = {name: Mirror(rows) for name, rows in self.rows.items()}
+        self.replica = Replica(self, tables)
+        self.restoring = Restoring(self.rows)
+        self.calls = Calls()
         self.written: set[str] = set()  # tables that were filled or written, now or before
         self.inlets: dict[str, Inlet] = {}
         self.sources: dict[
@@ -39,45 +43,45 @@ class Memory:
         self._pool_used = 0
 
     def restore(self, recovered: Recovered) -> None:
-        """Take the state that recovery found, before any input that is still to be run again."""
+        """Take the state that recovery found, before any input that is still to be run again.
+
+        The rows came before, by way of `restoring`.
+        """
         self.epoch = recovered.image_epoch
         self.sources = dict(recovered.sources)
         self.inlets = dict(recovered.inlets)
-        for name, image in recovered.images.items():
-            slots = image.column(SLOT).to_numpy()
-            self.rows[name].restore(slots, self._completed(name, image), self.epoch)
+        self.restoring.end()
+        self.calls.restore(recovered.images.get(CALLS))
         for name, count in recovered.slots.items():
-            self.rows[name].note_used(count)
-            self.written.add(name)
+            if name != CALLS:
+                self.rows[name].note_used(count)
+                self.written.add(name)
 
     def apply(self, commit: Commit) -> None:
         """Put the changed rows of a logged epoch in their place."""
-        for name, changes in commit.changes.items():
+        tables = dict(commit.changes)
+        self.calls.restore(tables.pop(CALLS, None))
+        for name, changes in tables.items():
             slots = changes.column(SLOT).to_numpy()
             alive = changes.column(ALIVE).to_numpy(zero_copy_only=False)
-            given = self._completed(name, pa.Table.from_batches([changes]))
+            given = completed(self.rows[name].table, changes)
             self.rows[name].patch(slots, alive, given, commit.epoch)
-        changed = {name: batch.column(SLOT).to_numpy() for name, batch in commit.changes.items()}
+        changed = {name: batch.column(SLOT).to_numpy() for name, batch in tables.items()}
         self.advance(commit.source, commit.inlets, changed)
-
-    def _completed(self, name: str, given: pa.Table) -> pa.Table:
-        """A table's columns; rows from before a column was declared take its default."""
-        names = [column for column in given.column_names if column not in (SLOT, ALIVE)]
-        return complete_rows(given.select(names), self.rows[name].table, f"recovery of {name!r}")
 
     def advance(
         self,
         source: Source | None,
         inlets: Mapping[str, Inlet],
         changed: Mapping[str, np.ndarray],
+        logged: Mapping[str, pa.RecordBatch] | None = None,
     ) -> None:
-        """Go to the next epoch, whose rows are already changed."""
+        """Go to the next epoch, whose rows are already changed; `logged` is them in the log."""
         self.epoch += 1
         if source is not None:
             self.sources[source[0]] = (source[1], self.epoch)
         self.inlets.update(inlets)
-        for name, slots in changed.items():
-            self.mirrors[name].note(slots)
+        self.replica.note(self.epoch, changed, logged or {})
         self.written.update(changed)
         self._compact_pool()
 
@@ -105,15 +109,13 @@ class Memory:
 
     def used_slots(self) -> dict[str, int]:
         """One more than the highest slot ever used, of each table that has any."""
-        return {name: rows.count for name, rows in self.rows.items() if rows.count}
+        used = {name: rows.count for name, rows in self.rows.items() if rows.count}
+        return {**used, CALLS: self.calls.count} if self.calls.count else used
 
     def images(self) -> dict[str, Iterator[pa.RecordBatch]]:
         """All live rows with their slots, for a snapshot."""
-        return {name: _image(rows) for name, rows in self.rows.items()}
-
-    def tables(self) -> dict[str, pa.Table]:
-        """All tables of this epoch as Arrow; they do not change under whoever holds them."""
-        return {name: mirror.table() for name, mirror in self.mirrors.items()}
+        images = {name: _image(rows) for name, rows in self.rows.items()}
+        return {**images, CALLS: self.calls.image()} if self.calls.count else images
 
 
 def _image(rows: Rows) -> Iterator[pa.RecordBatch]:

@@ -12,9 +12,12 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from headgate.calls import DIGEST, KEY
+from headgate.durability import Commit
 from headgate.errors import DeclarationError, StoreError
 from headgate.execution.cache import code_fingerprint
 from headgate.inlet import Plan, Route
+from headgate.results import with_epoch
 from headgate.transactions import Transaction
 
 _PLAN = b"headgate.plan"
@@ -44,8 +47,10 @@ def with_plan(events: pa.Table, plan: Plan) -> pa.RecordBatch:
         "watermark_us": plan.watermark_us,
         "late": plan.late,
         "name": plan.name,
+        "updates": plan.updates,
     }
-    wanted = events.select(plan.columns).combine_chunks()
+    beside = [name for name in (KEY, DIGEST) if name in events.column_names]
+    wanted = events.select([*plan.columns, *beside]).combine_chunks()
     batches = wanted.to_batches()
     batch = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=wanted.schema)
     return batch.replace_schema_metadata({_PLAN: json.dumps(words).encode()})
@@ -64,7 +69,30 @@ def read_plan(batch: pa.RecordBatch, known: Mapping[str, Transaction]) -> Plan:
     values = tuple((value, known[name]) for value, name in words["routes"])
     route = Route(transactions, values, words["route_by"])
     plan = Plan(route, (), words["watermark_us"], words["late"], words["name"])
-    return replace(plan, order_by=tuple(plan.event[name] for name in words["order_by"]))
+    order_by = tuple(plan.event[name] for name in words["order_by"])
+    return replace(plan, order_by=order_by, updates=words.get("updates", False))
+
+
+def is_code_changed(commit: Commit, plan: Plan, *, accept: bool) -> bool:
+    """Whether an epoch was logged by other code than this; refused unless that is accepted."""
+    changed = commit.fingerprint != fingerprint_of(plan.route.transactions)
+    if changed and not accept:
+        raise StoreError(
+            f"epoch {commit.epoch} was logged as input of code that has changed since: to run "
+            "it again would give other results; open with the old code, or with "
+            "changed_code='accept'"
+        )
+    return changed
+
+
+def check_same_results(commit: Commit, results: pa.Table) -> None:
+    """What ran again must give what it gave when it was logged."""
+    recorded = None if commit.results is None else with_epoch(commit.results, commit.epoch)
+    if recorded is not None and not results.equals(recorded):
+        raise StoreError(
+            f"epoch {commit.epoch} gave other results when it was run again: a transaction "
+            "depends on more than its event and rows; weak recovery cannot bring it back"
+        )
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,10 @@ from headgate.execution.codes import encode_reasons
 from headgate.execution.program import COMMITTED, OUTCOMES, Execution, Program, Work
 from headgate.inlet import Arranged, Plan
 from headgate.state.columns import conform, one_array, to_arrow
+from headgate.state.layout import Layout
+from headgate.state.rows import stored_column
 from headgate.state.schema import INT_MAX, Column, Schema
+from headgate.state.table import Access
 
 _INDEX_TYPES = {"b": pa.int8(), "i": pa.int32()}
 FIRST_COLUMNS = "epoch bigint, position bigint, transaction string, outcome string, reason string"
@@ -25,6 +29,7 @@ def results_schema(plan: Plan) -> Schema:
     first = Schema.parse(FIRST_COLUMNS).columns
     columns = {column.name: column for column in (*first, *plan.order_by)}
     columns.update(plan.outputs)
+    columns.update(plan.updated)
     return Schema(tuple(Column(column.name, column.type) for column in columns.values()))
 
 
@@ -54,14 +59,30 @@ def build_results(
     columns.update(_order_columns(plan, arranged))
     for column in plan.outputs.values():
         columns[column.name] = _output(column, arranged, execution, program)
-    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+    for column in plan.updated.values():
+        columns[column.name] = _updated(column, arranged, execution, program)
+    return pa.RecordBatch.from_arrays(
+        list(columns.values()), names=list(columns), metadata=_metadata(plan, execution)
+    )
+
+
+def _metadata(plan: Plan, execution: Execution) -> dict[str, str] | None:
+    """Of a batch that a protocol ran: which, at what level, how often one had to run again."""
+    isolated = execution.isolated
+    if isolated is None:
+        return None
+    return {
+        "headgate.isolation": plan.isolation,
+        "headgate.scheme": isolated.scheme,
+        "headgate.retries": str(isolated.retries),
+    }
 
 
 def with_epoch(batch: pa.RecordBatch, epoch: int) -> pa.Table:
     """The results as the user sees them: the epoch first."""
     epochs = _int64_array(np.full(batch.num_rows, epoch, np.int64))
     arrays, names = [epochs, *batch.columns], ["epoch", *batch.schema.names]
-    return pa.Table.from_arrays(arrays, names=names)
+    return pa.Table.from_arrays(arrays, names=names, metadata=batch.schema.metadata)
 
 
 def _int64_array(values: np.ndarray) -> pa.Array:
@@ -82,11 +103,11 @@ def _transactions(arranged: Arranged, program: Program) -> pa.Array:
     names = program.names
     if arranged.is_whole and len(names) == 1:
         return _dictionary(np.zeros(len(arranged.order), np.int8), names, None)
-    numbers = arranged.route[_rows(arranged)].astype(np.int8)
+    numbers = arranged.route[event_rows(arranged)].astype(np.int8)
     return _dictionary(numbers, names, numbers < 0)
 
 
-def _rows(arranged: Arranged) -> np.ndarray:
+def event_rows(arranged: Arranged) -> np.ndarray:
     """The event row of each position."""
     if not len(arranged.aside):
         return arranged.order
@@ -122,7 +143,7 @@ def _reasons(arranged: Arranged, execution: Execution, program: Program) -> pa.A
 
 def _order_columns(plan: Plan, arranged: Arranged) -> dict[str, pa.Array]:
     found = {}
-    rows = None if arranged.is_whole else pa.array(_rows(arranged))
+    rows = None if arranged.is_whole else pa.array(event_rows(arranged))
     for column in plan.order_by:
         array = one_array(arranged.events.column(column.name))
         array = conform(array, column.type, f"events: column {column.name!r}")
@@ -163,6 +184,96 @@ def _output_values(work: Work, column: Column) -> np.ndarray | None:
         return None
     records = work.out.reshape(-1).view(work.out_layout.dtype)
     return np.ascontiguousarray(records[column.name])
+
+
+def as_results(results: pa.Table) -> list[Result]:
+    """Each row of the results by itself."""
+    names = results.column_names
+    columns = [_plain(one_array(column)) for column in results.columns]
+    return [Result(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
+
+
+def _plain(array: pa.Array) -> list[Any]:
+    """The values as Python has them; the usual types by NumPy, which is many times faster."""
+    if pa.types.is_dictionary(array.type):
+        words = [*array.dictionary.to_pylist(), None]
+        places = array.indices.fill_null(len(words) - 1).to_numpy(zero_copy_only=False)
+        return [words[place] for place in places.tolist()]
+    kind = array.type
+    if array.null_count == 0 and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        values: list[Any] = array.to_numpy(zero_copy_only=False).tolist()
+        return values
+    plain: list[Any] = array.to_pylist()
+    return plain
+
+
+@dataclass(frozen=True)
+class _Left:
+    """The rows that one transaction's events left behind at one parameter."""
+
+    access: Access
+    words: np.ndarray  # rows x words
+    offsets: np.ndarray  # by event row: where its rows begin and end
+
+
+def _left(work: Work, name: str) -> _Left | None:
+    parameters = [one for one in work.signature.parameters if isinstance(one.stands_for, Access)]
+    for parameter, after in zip(parameters, work.after, strict=True):
+        access = parameter.stands_for
+        if parameter.name == name and after is not None and isinstance(access, Access):
+            offsets = np.arange(len(work.skip) + 1)
+            if access.form == "each":
+                found = work.key_columns(access)[0].offsets
+                offsets = np.zeros(len(work.skip) + 1, np.int64) if found is None else found
+            return _Left(access, after, offsets)
+    return None
+
+
+def _updated(
+    column: Column, arranged: Arranged, execution: Execution, program: Program
+) -> pa.Array:
+    """The rows as the transactions left them: null where one did not commit or deleted the row."""
+    total = len(arranged.order) + len(arranged.aside)
+    firsts, lengths = np.zeros(total, np.int64), np.zeros(total, np.int64)
+    nulls, parts, base = np.ones(total, np.bool_), [], 0
+    routed, committed = arranged.route[arranged.order], execution.outcome == COMMITTED
+    access = None
+    for number, work in enumerate(arranged.works):
+        left = _left(work, column.name)
+        if left is None:
+            continue
+        access = left.access
+        mine = np.flatnonzero((routed == number) & committed)
+        rows = arranged.order[mine]
+        firsts[mine] = base + left.offsets[rows]
+        lengths[mine] = left.offsets[rows + 1] - left.offsets[rows]
+        nulls[mine] = False
+        parts.append(left.words)
+        base += len(left.words)
+    if access is None:
+        return pa.nulls(total, column.type.arrow)
+    ends = np.cumsum(lengths)
+    places = np.arange(ends[-1] if total else 0) + np.repeat(firsts - ends + lengths, lengths)
+    words = np.ascontiguousarray(np.concatenate(parts)[places])
+    layout = program.tables[access.table.name].layout
+    if access.form == "at":
+        whole = np.zeros((total, layout.words), np.int64)
+        whole[~nulls] = words
+        return _structs(whole, layout, program)
+    offsets = pa.array(np.concatenate([[0], ends]).astype(np.int32))
+    return pa.ListArray.from_arrays(offsets, _structs(words, layout, program), mask=pa.array(nulls))
+
+
+def _structs(words: np.ndarray, layout: Layout, program: Program) -> pa.Array:
+    """Rows as structs, null where they are not alive."""
+    nulls = (words[:, 0] & 1) == 0
+    records = words.reshape(-1).view(layout.dtype)
+    arrays = [
+        to_arrow(stored_column(records[field.name], field.type), field.type, program.pool, nulls)
+        for field in layout.fields
+    ]
+    fields = [pa.field(field.name, field.type.arrow) for field in layout.fields]
+    return pa.StructArray.from_arrays(arrays, fields=fields, mask=pa.array(nulls))
 
 
 class Result(Mapping[str, Any]):

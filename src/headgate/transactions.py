@@ -22,7 +22,8 @@ from headgate.execution.signature import (
     Signature,
     argument_types,
 )
-from headgate.state.schema import ColumnType, Schema
+from headgate.state.constraint import fits_key
+from headgate.state.schema import Schema
 from headgate.state.table import Access
 
 RESULT_COLUMNS = ("epoch", "position", "transaction", "outcome", "reason")
@@ -158,18 +159,11 @@ def _check_access(access: Access, event: Schema, where: str) -> None:
                     f"{where}: each({name!r}) needs an array column, {name!r} is a {kind}"
                 )
             kind = kind.element
-        if not _fits_key(kind, key.type):
+        if not fits_key(kind, key.type):
             raise DeclarationError(
                 f"{where}: event column {name!r} is a {kind}, "
                 f"the key {access.table.name}.{key.name} a {key.type}"
             )
-
-
-def _fits_key(event: ColumnType, key: ColumnType) -> bool:
-    """Whether every value of the event's column is a value of the key."""
-    if event.kind == "decimal" and key.kind == "decimal":
-        return event.scale == key.scale and event.precision <= key.precision
-    return event.kind == key.kind or (event.kind, key.kind) == ("int", "bigint")
 
 
 def _refuse_lost_aborts(function: Any, where: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,18 @@ def pytest_configure(config: pytest.Config) -> None:
 def tally(pytestconfig: pytest.Config) -> Tally:
     """Counts the cases of this session and remembers the disks that were found sound."""
     return pytestconfig.stash[_TALLY]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """What another process of this run has counted is added to ours."""
+    counted = getattr(node, "workeroutput", {}).get("faults", {})
+    node.config.stash[_TALLY].counts.update(counted)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["faults"] = dict(session.config.stash[_TALLY].counts)
 
 
 def pytest_terminal_summary(

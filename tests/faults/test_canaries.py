@@ -168,7 +168,7 @@ def test_trimming_that_takes_no_notice_of_readers_is_caught(
         test_retention.test_a_hold_keeps_what_could_be_read_when_it_was_taken(place)
 
     read_while_trimmed()
-    monkeypatch.setattr(retention, "leased_epochs", lambda disk, path: [])
+    monkeypatch.setattr(retention, "leased_epochs", lambda *_, **__: [])
     with pytest.raises((HeadgateError, AssertionError)):
         read_while_trimmed()
 
@@ -209,11 +209,12 @@ def test_publishing_before_the_sync_is_caught(monkeypatch: pytest.MonkeyPatch) -
 def test_a_snapshot_named_before_it_is_synced_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its log is whole, so only the fallback saves the store; the canary takes that away too."""
 
-    def only_newest(disk: Disk, folder: str) -> tuple[recovery.Rebuilt, list[str]]:
+    def only_newest(disk: Disk, folder: str, receiver: Any) -> tuple[recovery.Rebuilt, list[str]]:
         epochs = snapshot.snapshot_epochs(disk, folder)
         if not epochs:
-            return recovery.Rebuilt(), []
-        return recovery.Rebuilt.from_snapshot(snapshot.Snapshot.open(disk, folder, epochs[-1])), []
+            return recovery.Rebuilt(receiver=receiver), []
+        newest = snapshot.Snapshot.open(disk, folder, epochs[-1])
+        return recovery.Rebuilt.from_snapshot(newest, receiver), []
 
     monkeypatch.setattr(recovery, "_newest_snapshot", only_newest)
     assert not catches(aftermath=names_left)

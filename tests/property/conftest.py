@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headgate import engine
+from headgate import reading
 from headgate.execution import program
 from headgate.query.sql import Answer, run_sql
 
@@ -20,10 +20,12 @@ WHOLE_TABLE = re.compile(r'select \* from "(\w+)"')
 @pytest.fixture(scope="session", autouse=True)
 def kernels_are_built_once() -> Iterator[None]:
     """A kernel holds no state, so every engine of the session may share it."""
-    build = functools.cache(lambda signatures: program_build_kernel(signatures))
+    build = functools.cache(lambda *given: program_build_kernel(*given))
     program_build_kernel = program.build_kernel
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(program, "build_kernel", lambda signatures: build(tuple(signatures)))
+        patch.setattr(program, "build_kernel", lambda one, *more: build(tuple(one), *more))
+        units = functools.cache(program.build_unit_kernels)
+        patch.setattr(program, "build_unit_kernels", lambda one: units(tuple(one)))
         yield
 
 
@@ -31,10 +33,10 @@ def kernels_are_built_once() -> Iterator[None]:
 def whole_tables_skip_duckdb() -> Iterator[None]:
     """`select * from "table"` is answered from the very tables that DuckDB would be given."""
 
-    def answer(query: str, tables: Mapping[str, pa.Table], parameters: Any = None) -> Answer:
+    def answer(query: str, tables: Mapping[str, pa.Table], *more: Any, **others: Any) -> Answer:
         whole = WHOLE_TABLE.fullmatch(query)
-        return Answer(tables[whole[1]]) if whole else run_sql(query, tables, parameters)
+        return Answer(tables[whole[1]]) if whole else run_sql(query, tables, *more, **others)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "run_sql", answer)
+        patch.setattr(reading, "run_sql", answer)
         yield

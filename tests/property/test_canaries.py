@@ -187,8 +187,8 @@ def forget_used_texts(patch: pytest.MonkeyPatch) -> None:
 def held_events_are_lost(patch: pytest.MonkeyPatch) -> None:
     recover = Journal.recover
 
-    def without_inlets(self: Journal) -> Any:
-        found = recover(self)
+    def without_inlets(self: Journal, *given: Any) -> Any:
+        found = recover(self, *given)
         return None if found is None else dataclasses.replace(found, inlets={})
 
     patch.setattr(Journal, "recover", without_inlets)

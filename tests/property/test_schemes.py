@@ -69,7 +69,9 @@ def make_events(seed: int, keys: int, count: int, errors: float) -> pa.Table:
     )
 
 
-def outcome_of(keys: int, errors: float, **options: Any) -> tuple[pa.Table, pa.Table]:
+def outcome_of(
+    keys: int, errors: float, count: int = 600, **options: Any
+) -> tuple[pa.Table, pa.Table]:
     """Results and table after three batches of both transactions."""
     with hg.open(None, tables=[accounts], transactions=[move, deposit]) as engine:
         ids = np.arange(keys)
@@ -79,7 +81,7 @@ def outcome_of(keys: int, errors: float, **options: Any) -> tuple[pa.Table, pa.T
         results = [
             engine.run(
                 routes,
-                make_events(seed, keys, 600, errors),
+                make_events(seed, keys, count, errors),
                 route_by="kind",
                 order_by="ts",
                 **options,

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from headgate.durability import Commit, Store
+from headgate.durability.log import SEGMENT_BYTES
 from headgate.state.schema import Schema
 
 THINGS = (
@@ -80,11 +81,11 @@ def results(rows: Sequence[tuple[str, str, float | None, str | None]]) -> pa.Rec
 class Writer:
     """A store open for writing that counts its epochs itself."""
 
-    def __init__(self, path: Path) -> None:
-        self._store = Store.open(path)
-        self.epoch = self._store.recover().epoch
-        if not self._store.manifest:
-            self._store.write_manifest(MANIFEST)
+    def __init__(self, path: Path, segment_bytes: int = SEGMENT_BYTES) -> None:
+        self.store = Store.open(path, segment_bytes=segment_bytes)
+        self.epoch = self.store.recover().epoch
+        if not self.store.manifest:
+            self.store.write_manifest(MANIFEST)
 
     def commit(
         self,
@@ -94,7 +95,7 @@ class Writer:
         self.epoch += 1
         batch = results(outcomes) if outcomes else None
         changed = {"things": changes(rows)} if rows else {}
-        self._store.commit(Commit(self.epoch, 0, changes=changed, results=batch))
+        self.store.commit(Commit(self.epoch, 0, changes=changed, results=batch))
 
     def close(self) -> None:
-        self._store.close()
+        self.store.close()

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.streaming.query import StreamingQuery
 
+import headgate as hg
 from headgate.spark.readers import StreamReader
 from headgate.spark.selection import Range, ResultsSelection
 from tests.spark.stores import Writer
@@ -155,3 +156,25 @@ def test_a_wrong_option_of_a_stream_is_refused_by_name(
     reader = spark.readStream.format("headgate").options(**options)
     with pytest.raises(PySparkException, match=message):
         copy(reader.load(str(tmp_path / "store")), tmp_path)
+
+
+counters = hg.Table("counters", "id bigint, count bigint", key="id")
+
+
+@hg.transaction(event="id bigint", compiled=False)
+def count(event, counter=counters.at("id", create=True), out=hg.output("count bigint")):
+    counter.count += 1
+    out.count = counter.count
+
+
+def test_a_stream_can_start_before_its_transaction_ever_ran(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with hg.open(tmp_path / "store", tables=[counters], transactions=[count]) as engine:
+        results = stream(spark, tmp_path, stream="count")
+        copy(results, tmp_path)
+        for number in range(3):
+            engine.call(count, id=number % 2)
+        copy(results, tmp_path)
+    frame = spark.read.parquet(str(tmp_path / "copy")).orderBy("epoch")
+    assert [row["count"] for row in frame.collect()] == [1, 1, 2]

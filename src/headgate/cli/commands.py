@@ -21,7 +21,8 @@ from headgate import durability
 from headgate.cli import output, stores
 from headgate.durability import CommitInfo
 from headgate.durability.format import VERSION as STORE_FORMAT
-from headgate.errors import HeadgateError
+from headgate.errors import HeadgateError, InputError
+from headgate.query.store_sql import query_store, tables_of
 
 UUID = re.compile(r"([0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
@@ -114,9 +115,13 @@ def demo(
 def sql(
     store: Store,
     query: Annotated[
-        str,
-        typer.Argument(metavar="QUERY", help="One SELECT, in DuckDB's SQL.", show_default=False),
-    ],
+        str | None,
+        typer.Argument(
+            metavar="[QUERY]",
+            help="One SELECT, in DuckDB's SQL; without it a shell opens.",
+            show_default=False,
+        ),
+    ] = None,
     epoch: Annotated[
         int | None, typer.Option(help="The tables as they were at this epoch.", show_default=False)
     ] = None,
@@ -124,18 +129,145 @@ def sql(
         output.Format, typer.Option("--format", help="How the answer is written.")
     ] = output.Format.table,
 ) -> None:
-    """Query a store's tables at one epoch, the newest by default.
+    """Query a store's tables at one epoch, the newest by default; without a query in a shell.
 
     The name [bold]results[/bold] stands for the results of all transactions up to that epoch.
 
     [bold]Examples[/bold]
 
+        headgate sql bank
         headgate sql bank "select sum(balance) from accounts"
         headgate sql bank --epoch 12 "select * from accounts where id = 7"
         headgate sql bank "select reason, count(*) from results group by reason"
         headgate sql bank --format csv "select * from accounts" > accounts.csv
     """
-    output.write(stores.query(stores.open_store(store), query, epoch).arrow(), form)
+    if query is None:
+        stores.require_store(store)
+        _extra("prompt_toolkit", "shell")
+        import_module("headgate.cli.shell").run(store, form, epoch)
+        return
+    output.write(query_store(stores.open_store(store), query, None, epoch).arrow(), form)
+
+
+@app.command()
+def serve(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="STORE_OR_APP",
+            help="A store's folder, or an engine: package.module:engine, bank.py:engine.",
+            show_default=False,
+        ),
+    ],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    token_file: Annotated[
+        Path | None,
+        typer.Option(help="Tokens, one on a line, maybe with the time each expires."),
+    ] = None,
+    no_token: Annotated[bool, typer.Option("--no-token", help="Take everyone.")] = False,
+    max_body: Annotated[int, typer.Option(min=1, help="Bytes of a request.")] = 1 << 20,
+    query_seconds: Annotated[float, typer.Option(help="How long a query may take.")] = 30.0,
+    max_rows: Annotated[int, typer.Option(min=1, help="Rows of an answer.")] = 100_000,
+) -> None:
+    """Serve an engine, or a store that another process writes, over HTTP.
+
+    A token is made and shown once, unless a file has them. A store is only read; an engine also
+    runs its transactions. The document of all addresses is at /openapi.json.
+
+    [bold]Examples[/bold]
+
+        headgate serve bank --port 8000
+        headgate serve bank.py:engine --token-file tokens.txt
+    """
+    server = _extra("headgate.web.server", "serve")
+    limits = import_module("headgate.web.limits").Limits(
+        body_bytes_max=max_body, query_seconds_max=query_seconds, rows_max=max_rows
+    )
+    settings = server.Settings(host, port, token_file, not no_token, limits)
+    server.serve(import_module("headgate.web.target").open_target(target), settings, typer.echo)
+
+
+def _extra(module: str, extra: str) -> Any:
+    """A part that needs packages which are not installed with every Headgate."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "headgate":
+            raise
+        raise InputError(
+            f"this needs the package {error.name}: install it with pip install 'headgate[{extra}]'"
+        ) from None
+
+
+@app.command()
+def simulate(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="APP",
+            help="An engine: package.module:engine, bank.py:engine.",
+            show_default=False,
+        ),
+    ],
+    events: Annotated[
+        Path,
+        typer.Argument(metavar="EVENTS", help="A Parquet, CSV or JSON file.", show_default=False),
+    ],
+    transaction: Annotated[
+        str | None, typer.Option(help="Which one the events run; not needed where there is one.")
+    ] = None,
+    order_by: Annotated[
+        list[str] | None, typer.Option(help="The columns of the serial order.")
+    ] = None,
+    route_by: Annotated[
+        str | None, typer.Option(help="The column that tells transactions apart.")
+    ] = None,
+    route: Annotated[
+        list[str] | None, typer.Option(help="value=transaction, for each value of that column.")
+    ] = None,
+    cost_ns: Annotated[
+        float | None, typer.Option(min=0.1, help="Of one operation; measured, if not given.")
+    ] = None,
+    batch_events: Annotated[int, typer.Option(min=1, help="So many of the events.")] = 10_240,
+    cores: Annotated[int, typer.Option(min=1, max=1024, help="The most cores.")] = 64,
+    out: Annotated[Path, typer.Option(help="The page with the curves.")] = Path("simulation.html"),
+) -> None:
+    """How fast a batch would run on 1 to 64 cores, by every strategy.
+
+    The batch is planned and measured in a copy of the engine's rows in memory, then replayed on
+    virtual cores with the costs that [bold]headgate calibrate[/bold] has measured here.
+
+    [bold]Examples[/bold]
+
+        headgate simulate bank.py:engine transfers.parquet --order-by ts
+        headgate simulate bank.py:engine events.csv --route-by kind --route t=transfer
+    """
+    from headgate.cli.simulation import Request, run_simulation
+
+    request = Request(
+        target, events, transaction, route_by, route or (), order_by or (), batch_events, cost_ns
+    )
+    run_simulation(request, cores, out)
+
+
+@app.command()
+def calibrate(
+    seconds: Annotated[
+        float, typer.Option(min=0.0, help="How long each of a dozen batches is tried.")
+    ] = 0.5,
+) -> None:
+    """Measure what planning, threads and aborts cost here, for the decision of each batch.
+
+    It takes some seconds and wants an idle machine. Engines that start later use the costs.
+
+    [bold]Examples[/bold]
+
+        headgate calibrate
+    """
+    from headgate.cli.calibration import run_calibration
+
+    run_calibration(seconds)
 
 
 @app.command()
@@ -150,7 +282,7 @@ def tables(store: Store) -> None:
     epoch = found.last_epoch()
     sides = {"table": "left", "columns": "left", "key": "left", "check": "left", "rows": "right"}
     grid = output.make_grid(f"Tables at epoch {epoch}", sides)
-    for name, declared in stores.tables_of(found).items():
+    for name, declared in tables_of(found).items():
         key = declared["key"]
         rows = found.table(name, epoch, columns=key).num_rows
         check = declared.get("check") or ""
@@ -180,7 +312,8 @@ def log(
     sides = {"epoch": "right", "time (UTC)": "left", "source": "left", "rows changed": "left"}
     grid = output.make_grid(None, {**sides, "results": "right", "bytes": "right"})
     for info in deque(found.commits(), maxlen=last):
-        changed = ", ".join(f"{table} {count:,}" for table, count in info.rows.items() if count)
+        rows = {name: count for name, count in info.rows.items() if not name.startswith("__")}
+        changed = ", ".join(f"{table} {count:,}" for table, count in rows.items() if count)
         columns = (_time(info.time_us), _source(info), changed, f"{info.result_rows:,}")
         grid.add_row(str(info.epoch), *columns, f"{info.bytes:,}")
     output.make_console().print(grid)

@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-import duckdb
-import pyarrow as pa
 
 from headgate.durability import StoreReader
 from headgate.durability.format import MANIFEST_NAME
 from headgate.errors import InputError
-from headgate.query.sql import Answer, run_sql
-from headgate.query.stored import read_table
-from headgate.state.schema import Schema
-
-RESULTS = "results"
-RESULT_COLUMNS = "epoch bigint, position bigint, transaction string, outcome string, reason string"
 
 
 def open_store(path: Path) -> StoreReader:
@@ -39,73 +28,3 @@ def require_store(path: Path) -> None:
     else:
         advice = "check the path, or make a store with hg.open(path, ...) or `headgate demo`"
     raise InputError(f"there is no store at {os.path.abspath(path)}: {advice}")
-
-
-def tables_of(store: StoreReader) -> Mapping[str, Any]:
-    """The declarations of the store's tables by name."""
-    found: Mapping[str, Any] = store.manifest.get("tables", {})
-    return found
-
-
-def query(store: StoreReader, text: str, epoch: int | None = None) -> Answer:
-    """Run one SQL query over the tables at one epoch, and over the results up to it.
-
-    Only what the query names is read. The results stand under the name "results", unless a table
-    of the store has that name.
-    """
-    named = _named_tables(text)
-    with store.hold():
-        found = _read_named(store, named, _checked_epoch(store, epoch))
-    return run_sql(text, found)
-
-
-def _read_named(store: StoreReader, named: set[str], epoch: int) -> dict[str, pa.Table]:
-    """All tables of the store by name; those that are not named are empty."""
-    found: dict[str, pa.Table] = {}
-    if RESULTS in named:
-        found[RESULTS] = read_results(store, epoch)
-    for name, declared in tables_of(store).items():
-        empty = Schema.parse(declared["columns"]).arrow.empty_table()
-        found[name] = _read_table(store, name, epoch, empty) if name.lower() in named else empty
-    return found
-
-
-def _checked_epoch(store: StoreReader, epoch: int | None) -> int:
-    first, last = store.first_epoch(), store.last_epoch()
-    if epoch is not None and not first <= epoch <= last:
-        raise InputError(f"no epoch {epoch} in {store.path}: it has epochs {first} to {last}")
-    return last if epoch is None else epoch
-
-
-def _named_tables(text: str) -> set[str]:
-    """The tables that a query names, in lower case; none when it cannot be read."""
-    with duckdb.connect(":memory:") as connection:
-        try:
-            return {name.lower() for name in connection.get_table_names(text)}
-        except duckdb.Error:
-            return set()  # running the query gives the error that a user should see
-
-
-def _read_table(store: StoreReader, name: str, epoch: int, empty: pa.Table) -> pa.Table:
-    found = read_table(store, name, epoch)
-    return found if found.num_rows else empty
-
-
-def read_results(store: StoreReader, epoch: int) -> pa.Table:
-    """All recorded results up to an epoch, in the columns of all streams together."""
-    streams = [declared["results"] for declared in store.manifest.get("streams", {}).values()]
-    schemas = [Schema.parse(columns).arrow for columns in [RESULT_COLUMNS, *streams]]
-    fields = {field.name: field for schema in schemas for field in schema}
-    parts = [pa.schema(list(fields.values())).empty_table()]
-    for number, batch in store.results(store.first_epoch() + 1, epoch):
-        parts.append(_with_epoch(batch, number))
-    return pa.concat_tables(parts, promote_options="permissive")
-
-
-def _with_epoch(batch: pa.RecordBatch, epoch: int) -> pa.Table:
-    table = pa.Table.from_batches([batch])
-    for place, field in enumerate(table.schema):
-        if pa.types.is_dictionary(field.type):
-            table = table.set_column(place, field.name, table.column(place).cast(pa.string()))
-    numbers = pa.repeat(pa.scalar(epoch, pa.int64()), table.num_rows)
-    return table.add_column(0, "epoch", numbers)

@@ -13,7 +13,9 @@ import secrets
 
 from headgate.durability import format as layout
 from headgate.errors import DamageError, LockedError
-from headgate.io import Disk, Lock, read_file, replace_file
+from headgate.io import Clock, Disk, Lock, read_file, replace_file
+
+_UNTIL = "until"  # in the place of the process number: the lease ends by the clock
 
 
 def read_floor(disk: Disk, path: str) -> int:
@@ -91,12 +93,15 @@ class Hold:
         self.release()
 
 
-def hold(disk: Disk, path: str) -> Hold:
+def hold(disk: Disk, path: str, held_from: int | None = None) -> Hold:
     """Keep all that can be read now from being removed.
 
     The lease is on the floor itself, not on the epoch that is wanted: which snapshot a reader will
-    begin with is not known before, and the writer may give that one up for a newer one.
+    begin with is not known before, and the writer may give that one up for a newer one. Where
+    someone else holds `held_from` already, that is held on.
     """
+    if held_from is not None:
+        return Hold(held_from, take_lease(disk, path, held_from))
     while True:
         floor = read_floor(disk, path)
         held = Hold(floor, take_lease(disk, path, floor))
@@ -109,24 +114,65 @@ def hold(disk: Disk, path: str) -> Hold:
         held.release()  # the floor rose meanwhile, perhaps before the writer could see the lease
 
 
-def leased_epochs(disk: Disk, path: str) -> list[int]:
-    """The epochs that living readers need; what the dead left is cleared away."""
+def hold_for(
+    disk: Disk, path: str, clock: Clock, seconds: float, held_from: int | None = None
+) -> int:
+    """As `hold`, but for a time, and also beyond the end of this process; returns the epoch held.
+
+    For work that is planned in one process and done in others: whoever takes it over while it is
+    held can go on holding it.
+    """
+    with hold(disk, path, held_from) as held:
+        until_us = clock.time_us() + int(seconds * 1e6)
+        token = secrets.token_hex(4)
+        name = f"{held.first_epoch:020d}.{_UNTIL}.{until_us}.{token}{layout.LEASE_SUFFIX}"
+        # Who may not write to the folder holds nothing, as with every lease.
+        with contextlib.suppress(OSError):
+            disk.open(os.path.join(path, layout.LEASE_FOLDER, name), "create").close()
+        return held.first_epoch
+
+
+def leased_epochs(disk: Disk, path: str, now_us: int, at_work: bool = False) -> list[int]:
+    """The epochs that readers need; what others left behind is cleared away.
+
+    `at_work` leaves out the leases for a time: of those, no one may be reading at this moment.
+    """
     folder = os.path.join(path, layout.LEASE_FOLDER)
     found = []
     for name in disk.list(folder):
-        number = name.partition(".")[0]
+        number, _, rest = name.partition(".")
         if not name.endswith(layout.LEASE_SUFFIX) or not number.isdecimal():
             continue
         file = os.path.join(folder, name)
-        try:
-            lock = disk.lock(file)
-        except (LockedError, PermissionError):
-            # The lease of another user cannot be tested; that its holder lives is the safe guess.
+        kind, _, until = rest.partition(".")
+        if kind == _UNTIL:
+            is_needed = _lasts(disk, file, until.partition(".")[0], now_us) and not at_work
+        else:
+            is_needed = _is_locked(disk, file)
+        if is_needed:
             found.append(int(number))
-            continue
-        try:
-            with contextlib.suppress(FileNotFoundError):
-                disk.remove(file)
-        finally:
-            lock.release()
     return found
+
+
+def _lasts(disk: Disk, file: str, until_us: str, now_us: int) -> bool:
+    """Whether a lease for a time still counts; one that does not is removed."""
+    if not until_us.isdecimal() or int(until_us) > now_us:
+        return True
+    with contextlib.suppress(FileNotFoundError, PermissionError):
+        disk.remove(file)
+    return False
+
+
+def _is_locked(disk: Disk, file: str) -> bool:
+    """Whether the process that took a lease lives; the lease of a dead one is removed."""
+    try:
+        lock = disk.lock(file)
+    except (LockedError, PermissionError):
+        # The lease of another user cannot be tested; that its holder lives is the safe guess.
+        return True
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            disk.remove(file)
+    finally:
+        lock.release()
+    return False

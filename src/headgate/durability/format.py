@@ -11,6 +11,8 @@
                                       ones refer to
       readers/00000000000000000042.PID.TOKEN.lease   locked by a reader while it needs what comes
                                       after the epoch; the lock ends with its process
+      readers/00000000000000000042.until.MICROSECONDS.TOKEN.lease   the same up to a time, for work
+                                      that several processes share; it needs no lock
       *.new                           unfinished; removed when the store is next opened
 
 Records. Segment header, frame header, head slot, floor, snapshot header and snapshot trailer are

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from headgate.durability import format as layout
 from headgate.durability.commit import SLOT, CommitInfo
-from headgate.durability.floor import Hold, hold, read_floor
+from headgate.durability.floor import Hold, hold, hold_for, read_floor
 from headgate.durability.format import Position
 from headgate.durability.frame import meta_of, parts_of
 from headgate.durability.head import read_head
@@ -26,7 +26,7 @@ from headgate.durability.replay import Replay
 from headgate.durability.scan import Frame, LogReader
 from headgate.durability.snapshot import Snapshot, snapshot_epochs
 from headgate.errors import DamageError, InputError, StoreError
-from headgate.io import Disk, RealDisk
+from headgate.io import Clock, Disk, RealClock, RealDisk
 
 
 class StoreReader:
@@ -89,9 +89,18 @@ class StoreReader:
         """Keep everything that can be read now, until the hold is released.
 
         A process that dies releases its holds. Every reading method holds by itself what it
-        reads; this is for one that spans several of them, or several processes.
+        reads; this is for one that spans several of them.
         """
-        return hold(self._disk, self.path)
+        return hold(self._disk, self.path, self._held_from)
+
+    def hold_for(self, seconds: float, clock: Clock | None = None) -> int:
+        """Keep everything that can be read now for a time, for other processes too.
+
+        Returns the epoch to open them with, as `held_from`; they can hold it again, each for its
+        own time, as long as this one lasts.
+        """
+        clock = clock if clock is not None else RealClock()
+        return hold_for(self._disk, self.path, clock, seconds, self._held_from)
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[Hold]:
@@ -102,8 +111,8 @@ class StoreReader:
             except (DamageError, FileNotFoundError) as error:
                 if read_floor(self._disk, self.path) != held.first_epoch:
                     raise InputError(
-                        f"epochs of {self.path} were trimmed while they were read, for this "
-                        "process may not take a lease in the store's folder: read again"
+                        f"epochs of {self.path} were trimmed while they were read: a lease had "
+                        "ended, or this process may not take one in the store's folder; read again"
                     ) from error
                 self._check_synced(error)
                 raise

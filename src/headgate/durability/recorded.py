@@ -36,8 +36,8 @@ def read_results(
     """
     if first_epoch > last_epoch:
         return iter(())
-    held = hold(disk, path)
-    floor = held.first_epoch if held_from is None else min(held.first_epoch, held_from)
+    held = hold(disk, path, held_from)
+    floor = held.first_epoch
     try:
         if first_epoch == last_epoch <= floor:
             found = _carried(disk, path, first_epoch)

@@ -10,11 +10,14 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from headgate.durability import format as layout
 from headgate.durability.commit import Commit, Inlet, Mark, Recovered
 from headgate.durability.format import Position
 from headgate.durability.frame import commit_of, inlets_of, meta_of, parts_of
 from headgate.durability.head import Published
+from headgate.durability.receiver import Place, Receiver
 from headgate.durability.replay import Replay
 from headgate.durability.scan import Frame, LogReader, Tail, Torn, read_buffer
 from headgate.durability.snapshot import Snapshot, snapshot_epochs
@@ -24,33 +27,60 @@ from headgate.io import Disk
 _COPY_BYTES = 4 << 20
 
 
+class _Image:
+    """The place of a table that no one else has a place for: its rows become an Arrow table."""
+
+    def __init__(self) -> None:
+        self._replay = Replay()
+
+    def reserve(self, slots: int) -> None:
+        self._replay.reserve(slots)
+
+    def insert(self, batch: pa.RecordBatch, epoch: int) -> None:
+        self._replay.insert(batch)
+
+    def apply(self, batch: pa.RecordBatch, epoch: int) -> None:
+        self._replay.apply(batch)
+
+    def image(self) -> pa.Table:
+        return self._replay.image()
+
+
 class Rebuilt:
     """A store's state while frames are applied to it."""
 
-    def __init__(self, start: Position = layout.BEGINNING) -> None:
+    def __init__(
+        self, start: Position = layout.BEGINNING, receiver: Receiver | None = None
+    ) -> None:
         self.position = start
+        self._receiver = receiver
+        if receiver is not None:
+            receiver.begin()
         self.time_us = 0
         self.sources: dict[str, tuple[int, int]] = {}
         self.inlets: dict[str, Inlet] = {}
         self.slots: dict[str, int] = {}
-        self.replays: dict[str, Replay] = {}
+        self.places: dict[str, Place] = {}
         self.pending: list[Commit] = []
         self._before_input: Mark | None = None
         self.bytes = 0
 
     @classmethod
-    def from_snapshot(cls, snapshot: Snapshot) -> Rebuilt:
+    def from_snapshot(cls, snapshot: Snapshot, receiver: Receiver | None) -> Rebuilt:
         """Begin with a snapshot; DamageError when any of its bytes is wrong."""
         mark = snapshot.mark()
-        state = cls(mark.position)
+        state = cls(mark.position, receiver)
         state.time_us = mark.time_us
         state.sources.update(mark.sources)
         state.inlets.update(mark.inlets)
         state.slots.update(mark.slots)
         for table in snapshot.tables():
-            replay = state._replay(table)
-            for batch in snapshot.batches(table):
-                replay.insert(batch)
+            place = state._place(table)
+            if isinstance(place, _Image):
+                for batch in snapshot.batches(table):
+                    place.insert(batch, snapshot.epoch)
+            else:
+                snapshot.read_into(table, place)
         return state
 
     def apply(self, frame: Frame) -> None:
@@ -62,7 +92,7 @@ class Rebuilt:
         if self._before_input is None:
             for part in parts_of(frame.payload):
                 if part.kind == layout.PART_CHANGES:
-                    self._replay(part.name).apply(part.batch())
+                    self._place(part.name).apply(part.batch(), frame.header.epoch)
         else:
             # What follows an input is for the engine: only it can say what the input did.
             self.pending.append(commit_of(frame.header, frame.payload))
@@ -74,11 +104,13 @@ class Rebuilt:
         self.position = frame.end
         self.bytes += layout.RECORD_BYTES + frame.header.payload_length
 
-    def _replay(self, table: str) -> Replay:
-        if table not in self.replays:
-            self.replays[table] = Replay()
-            self.replays[table].reserve(self.slots.get(table, 0))
-        return self.replays[table]
+    def _place(self, table: str) -> Place:
+        place = self.places.get(table)
+        if place is None:
+            given = None if self._receiver is None else self._receiver.place(table)
+            place = self.places[table] = _Image() if given is None else given
+            place.reserve(self.slots.get(table, 0))
+        return place
 
     def apply_all(self, frames: Iterable[Frame]) -> None:
         for frame in frames:
@@ -86,7 +118,11 @@ class Rebuilt:
 
     def recovered(self) -> Recovered:
         """The state as the engine gets it."""
-        images = {table: replay.image() for table, replay in self.replays.items()}
+        images = {
+            table: place.image()
+            for table, place in self.places.items()
+            if isinstance(place, _Image)
+        }
         mark = self._before_input or self.mark()
         return Recovered(
             epoch=self.position.epoch,
@@ -134,10 +170,20 @@ def require_fingerprint(recovered: Recovered, fingerprint: str, accept: bool = F
         )
 
 
-def recover_store(disk: Disk, path: str, published: Published | None, floor: int) -> Outcome:
-    """Rebuild the state of a store and leave its log whole, synced and ready to go on."""
+def recover_store(
+    disk: Disk,
+    path: str,
+    published: Published | None,
+    floor: int,
+    receiver: Receiver | None = None,
+) -> Outcome:
+    """Rebuild the state of a store and leave its log whole, synced and ready to go on.
+
+    The rows go to the receiver's places; those of other tables are images of what is returned.
+    """
     folder = os.path.join(path, layout.LOG_FOLDER)
-    state, damaged = _newest_snapshot(disk, os.path.join(path, layout.SNAPSHOT_FOLDER))
+    snapshots = os.path.join(path, layout.SNAPSHOT_FOLDER)
+    state, damaged = _newest_snapshot(disk, snapshots, receiver)
     durable = state.position
     _check_reachable(disk, folder, durable, floor, damaged)
     if published is not None and published.synced > durable.epoch:
@@ -154,19 +200,21 @@ def recover_store(disk: Disk, path: str, published: Published | None, floor: int
     return Outcome(recovered, mark, state.bytes, tail.torn, tuple(damaged), lost)
 
 
-def _newest_snapshot(disk: Disk, folder: str) -> tuple[Rebuilt, list[str]]:
+def _newest_snapshot(
+    disk: Disk, folder: str, receiver: Receiver | None
+) -> tuple[Rebuilt, list[str]]:
     """The state at the newest whole snapshot, or at the log's beginning."""
     damaged: list[str] = []
     for epoch in reversed(snapshot_epochs(disk, folder)):
         try:
             snapshot = Snapshot.open(disk, folder, epoch)
             try:
-                return Rebuilt.from_snapshot(snapshot), damaged
+                return Rebuilt.from_snapshot(snapshot, receiver), damaged
             finally:
                 snapshot.close()
         except DamageError as error:
             damaged.append(str(error))
-    return Rebuilt(), damaged
+    return Rebuilt(receiver=receiver), damaged
 
 
 def _check_reachable(

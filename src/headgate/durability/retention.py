@@ -91,24 +91,34 @@ class Trimmer:
         if wanted > floor:
             write_floor(self._disk, self._path, wanted)
             floor = wanted
-        needed = self._needed(kept, floor)
+        needed = self._needed(kept, floor, now_us)
         if needed is not None:
             self._retire(needed.epoch)
             self._remove_segments(needed.segment)
         return Trimmed(floor, tuple(self._removed))
 
-    def thin(self, count: int = SNAPSHOTS_KEPT) -> None:
-        """Give up all snapshots but the newest; the whole log stays and so every epoch.
+    def thin(self, now_us: int, count: int = SNAPSHOTS_KEPT) -> None:
+        """Give up snapshots, but no epoch: of a whole log all but the newest are for speed only.
 
-        While anyone reads, nothing is given up: the next snapshot makes up for it.
+        While anyone reads from the beginning, nothing is given up: the next snapshot makes up for
+        it. Who holds a later epoch follows the log, and who holds for a time can begin with it.
+        Where the log was trimmed once, everything from the floor's own snapshot on stays.
         """
         kept = self._listing()
-        if len(kept) > count and not leased_epochs(self._disk, self._path):
+        floor = read_floor(self._disk, self._path)
+        if floor:
+            needed = self._needed(kept, floor, now_us)
+            if needed is not None:
+                self._retire(needed.epoch)
+        elif len(kept) > count and 0 not in self._at_work(now_us):
             self._retire(kept[-count].epoch)
 
-    def _needed(self, kept: list[Kept], floor: int) -> Kept | None:
+    def _at_work(self, now_us: int) -> list[int]:
+        return leased_epochs(self._disk, self._path, now_us, at_work=True)
+
+    def _needed(self, kept: list[Kept], floor: int, now_us: int) -> Kept | None:
         """The oldest snapshot that the floor or a reader needs; None when everything must stay."""
-        limit = min([floor, *leased_epochs(self._disk, self._path)])
+        limit = min([floor, *leased_epochs(self._disk, self._path, now_us)])
         return max(
             (each for each in kept if 0 < each.epoch <= limit),
             key=lambda each: each.epoch,

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +20,7 @@ from headgate.durability import format as layout
 from headgate.durability.commit import SLOT, Inlet, Mark
 from headgate.durability.format import Position
 from headgate.durability.frame import EncodeBuffer, batches_of, inlet_meta, pieces_of
+from headgate.durability.receiver import Place
 from headgate.durability.scan import read_buffer
 from headgate.errors import DamageError
 from headgate.io import Disk, File
@@ -25,6 +28,11 @@ from headgate.io import Disk, File
 # The disk is asked to take what was written so far every so often: one sync of everything at the
 # end would hold up the log's own syncs for as long.
 _SYNC_BYTES = 4 << 20
+
+# A table of fewer blocks is read by one thread.
+READ_BLOCKS_MIN = 8
+READ_THREADS_MAX = 4
+READ_AHEAD_BLOCKS = 24
 
 # [offset, length, rows, lowest slot, highest slot, checksum], and when it is in the file of another
 # snapshot [..., epoch of that one, seed]: then it is a reference.
@@ -157,6 +165,7 @@ class Snapshot:
         self._disk = disk
         self._file = file
         self._others: dict[int, File] = {}
+        self._opening = threading.Lock()
         self.epoch = epoch
         fields = self._record(layout.SNAPSHOT_HEADER, layout.SNAPSHOT_MAGIC, 0)
         found, self.time_us, segment, offset, checksum, self._seed = fields
@@ -217,6 +226,23 @@ class Snapshot:
         for block in wanted or blocks[:1]:
             yield self.batch(block)
 
+    def read_into(self, table: str, place: Place) -> None:
+        """Hand all of a table's rows to a place, of a long table by several threads."""
+        blocks = self._footer["tables"][table]["blocks"]
+        ahead = _Ahead(self, blocks)
+        threads = min(READ_THREADS_MAX, os.cpu_count() or 1)
+        if len(blocks) < READ_BLOCKS_MIN or threads == 1:
+            self._hand_over(ahead, place)
+            return
+        with ThreadPoolExecutor(threads, thread_name_prefix="headgate-read") as pool:
+            for done in [pool.submit(self._hand_over, ahead, place) for _ in range(threads)]:
+                done.result()
+
+    def _hand_over(self, ahead: _Ahead, place: Place) -> None:
+        memory = EncodeBuffer()
+        while (block := ahead.next()) is not None:
+            place.insert(self.batch(block, memory), self.epoch)
+
     def blocks(self, table: str) -> list[Block]:
         """The blocks of a table as references, for a newer snapshot."""
         entry = self._footer["tables"].get(table)
@@ -245,24 +271,29 @@ class Snapshot:
         """The size of a file that holds blocks of this snapshot."""
         return (self._file if epoch == self.epoch else self._holder(epoch)).size()
 
-    def batch(self, block: Block) -> pa.RecordBatch:
-        """The rows of a block, here or where it refers to."""
-        file, seed = self._file, self._seed
+    def file_of(self, block: Block) -> tuple[File, int]:
+        """The file that holds a block, and the seed of its checksum."""
         if len(block) > _OWN_FIELDS and block[6] != self.epoch:
-            file, seed = self._holder(block[6]), block[7]
-        content = _read_checked(file, block[0], block[1], block[5], seed)
+            return self._holder(block[6]), block[7]
+        return self._file, self._seed
+
+    def batch(self, block: Block, memory: EncodeBuffer | None = None) -> pa.RecordBatch:
+        """The rows of a block, here or where it refers to; they view the memory, if it is given."""
+        file, seed = self.file_of(block)
+        content = _read_checked(file, block[0], block[1], block[5], seed, memory)
         return pa.ipc.open_stream(content).read_next_batch()
 
     def _holder(self, epoch: int) -> File:
         """The file of another snapshot, which may have been given up but for its blocks."""
-        if epoch not in self._others:
-            folder = os.path.dirname(self._file.path)
-            try:
-                self._others[epoch] = open_holder(self._disk, folder, epoch)
-            except FileNotFoundError as error:
-                what = f"it refers to blocks of epoch {epoch}, whose file is missing"
-                raise layout.damage(self._file.path, 0, what) from error
-        return self._others[epoch]
+        with self._opening:
+            if epoch not in self._others:
+                folder = os.path.dirname(self._file.path)
+                try:
+                    self._others[epoch] = open_holder(self._disk, folder, epoch)
+                except FileNotFoundError as error:
+                    what = f"it refers to blocks of epoch {epoch}, whose file is missing"
+                    raise layout.damage(self._file.path, 0, what) from error
+            return self._others[epoch]
 
     def recorded(self, query: str) -> list[Block] | None:
         """The results of a source's last epoch as references; None when it has none here."""
@@ -302,6 +333,33 @@ class Snapshot:
         self.mark()
 
 
+class _Ahead:
+    """Blocks for several threads, one after another; the disk hears of them before they do.
+
+    Threads that read by turns look like no sequence to the system, which would then read nothing
+    ahead of them by itself.
+    """
+
+    def __init__(self, snapshot: Snapshot, blocks: list[Block]) -> None:
+        self._snapshot = snapshot
+        self._blocks = blocks
+        self._guard = threading.Lock()
+        self._next = 0
+        self._told = 0
+
+    def next(self) -> Block | None:
+        with self._guard:
+            place = self._next
+            if place == len(self._blocks):
+                return None
+            self._next += 1
+            while self._told < min(place + READ_AHEAD_BLOCKS, len(self._blocks)):
+                block = self._blocks[self._told]
+                self._snapshot.file_of(block)[0].will_read(block[0], block[1])
+                self._told += 1
+            return self._blocks[place]
+
+
 def open_holder(disk: Disk, folder: str, epoch: int) -> File:
     """Open a file of blocks, whether it is still a snapshot or was given up by now.
 
@@ -313,8 +371,19 @@ def open_holder(disk: Disk, folder: str, epoch: int) -> File:
         return disk.open(os.path.join(folder, layout.blocks_name(epoch)), "read")
 
 
-def _read_checked(file: File, offset: int, length: int, checksum: int, seed: int) -> pa.Buffer:
-    content = read_buffer(file, offset, length)
+def _read_checked(
+    file: File,
+    offset: int,
+    length: int,
+    checksum: int,
+    seed: int,
+    memory: EncodeBuffer | None = None,
+) -> pa.Buffer:
+    if memory is None:
+        content = read_buffer(file, offset, length)
+    else:
+        memory.reserve(min(length, file.size()))
+        content = memory.buffer.slice(0, file.read_into(offset, memory.view[:length]))
     if content.size != length or layout.checksum_of(content, seed) != checksum:
         raise layout.damage(file.path, offset, f"{length} bytes do not match their checksum")
     return content

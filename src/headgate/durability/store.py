@@ -30,6 +30,7 @@ from headgate.durability.head import Head, create_head, read_head
 from headgate.durability.log import SEGMENT_BYTES, LogWriter
 from headgate.durability.manifest import read_manifest, write_manifest
 from headgate.durability.mark import check_images, mark_at, next_mark
+from headgate.durability.receiver import Receiver
 from headgate.durability.recorded import read_results
 from headgate.durability.recovery import Outcome, recover_store
 from headgate.durability.retention import Retention, Trimmed, Trimmer, rebuilt_floor
@@ -135,6 +136,11 @@ class Store:
                 raise StoreError(f"cannot open the store {folder}: {error}") from error
             raise
 
+    @property
+    def disk(self) -> Disk:
+        """Where the store's files are, for those who read beside it."""
+        return self._disk
+
     def _inside(self, name: str) -> str:
         return os.path.join(self.path, name)
 
@@ -169,21 +175,24 @@ class Store:
             write_manifest(self._disk, self._inside(layout.MANIFEST_NAME), manifest)
             self.manifest = dict(manifest)
 
-    def recover(self) -> Recovered:
-        """Bring back the last durable epoch; once, before anything is appended."""
+    def recover(self, receiver: Receiver | None = None) -> Recovered:
+        """Bring back the last durable epoch; once, before anything is appended.
+
+        With a receiver, rows go to its places and not into images.
+        """
         with self._appending:
             if self._log is not None:
                 raise InvariantError(f"the store {self.path} was already recovered")
             with self._doing("recover"):
-                outcome = self._recover()
+                outcome = self._recover(receiver)
             self.outcome = outcome
             return outcome.recovered
 
-    def _recover(self) -> Outcome:
+    def _recover(self, receiver: Receiver | None) -> Outcome:
         head_path = self._inside(layout.HEAD_NAME)
         newest = read_head(self._disk, head_path)
         floor = self._sound_floor()
-        outcome = recover_store(self._disk, self.path, newest, floor)
+        outcome = recover_store(self._disk, self.path, newest, floor, receiver)
         self._head = Head.open(self._disk, head_path)
         position = outcome.mark.position
         if newest is None or newest.position != position or newest.synced != position.epoch:
@@ -378,11 +387,11 @@ class Store:
 
     def _tidy(self) -> None:
         """After a snapshot: give up what the policy does not keep."""
-        trimmer = Trimmer(self._disk, self.path)
+        trimmer, now_us = Trimmer(self._disk, self.path), self._clock.time_us()
         if self.retain is None:
-            trimmer.thin()
+            trimmer.thin(now_us)
         else:
-            trimmer.trim(self.retain, self._synced_epoch, self._clock.time_us())
+            trimmer.trim(self.retain, self._synced_epoch, now_us)
 
     def trim(self, retain: Retention | None = None) -> Trimmed:
         """Remove what a policy, the store's own by default, does not keep and no reader needs."""

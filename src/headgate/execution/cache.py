@@ -7,6 +7,7 @@ them is a new fingerprint, so a stale kernel is never found. What has no fingerp
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import functools
 import hashlib
@@ -21,10 +22,13 @@ from typing import Any
 import numba
 import numpy as np
 
+from headgate.execution import bounds
 from headgate.execution.compiler import is_user_function, references
 from headgate.execution.output import Output
+from headgate.io import RealDisk, make_folders, read_file
 from headgate.state.table import Access, Table
 
+_DISK = RealDisk()
 _PLAIN = (int, float, complex, str, bytes, bool, type(None), np.generic)
 
 
@@ -42,16 +46,20 @@ def _own_sources() -> str:
     digest = hashlib.sha256()
     folder = Path(__file__).resolve().parents[1]
     for part in ("execution", "state"):
-        for path in sorted((folder / part).glob("*.py")):
-            digest.update(path.name.encode())
-            digest.update(path.read_bytes())
+        for name in _DISK.list(str(folder / part)):
+            if name.endswith(".py"):
+                digest.update(name.encode())
+                digest.update(read_file(_DISK, str(folder / part / name)))
     return digest.hexdigest()
 
 
 def fingerprint(*parts: Any) -> str | None:
     """A digest of the parts (texts, numbers, functions...), or None if one cannot be digested."""
     digest = hashlib.sha256()
-    versions = (numba.__version__, np.__version__, sys.version, platform.machine(), _own_sources())
+    versions = (
+        numba.__version__, np.__version__, sys.version, platform.machine(), _own_sources(),
+        bounds.IS_ON,
+    )  # fmt: skip
     digest.update(repr(versions).encode())
     try:
         for part in parts:
@@ -144,29 +152,33 @@ def load_source(source: str, name: str, mark: str | None, scope: dict[str, Any])
 
 
 def _written(source: str, name: str, mark: str) -> Path | None:
-    path = cache_folder() / "kernels" / mark / f"{name}.py"
+    path, content = cache_folder() / "kernels" / mark / f"{name}.py", source.encode()
     try:
-        if not path.exists() or path.read_text() != source:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            fresh = path.with_suffix(f".{os.getpid()}.tmp")
-            fresh.write_text(source)
-            fresh.replace(path)
+        if not _DISK.exists(str(path)) or read_file(_DISK, str(path)) != content:
+            _write(path, content)
     except OSError:
         return None
     return path
 
 
+def _write(path: Path, content: bytes) -> None:
+    """Write a file of the cache; another process that writes the same one does no harm."""
+    make_folders(_DISK, str(path.parent.absolute()))
+    fresh = f"{path}.{os.getpid()}.tmp"
+    file = _DISK.open(fresh, "create")
+    try:
+        file.write(0, content)
+    finally:
+        file.close()
+    _DISK.rename(fresh, str(path))
+
+
 def is_known_good(mark: str | None) -> bool:
     """Whether this very function was compiled and accepted before."""
-    return mark is not None and (cache_folder() / "checked" / mark).exists()
+    return mark is not None and _DISK.exists(str(cache_folder() / "checked" / mark))
 
 
 def remember_good(mark: str | None) -> None:
-    if mark is None:
-        return
-    path = cache_folder() / "checked" / mark
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    except OSError:
-        return
+    if mark is not None:
+        with contextlib.suppress(OSError):
+            _write(cache_folder() / "checked" / mark, b"")

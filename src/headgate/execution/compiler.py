@@ -16,7 +16,7 @@ from numba.core import ir, types
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import FunctionPass, register_pass
 from numba.core.ir_utils import build_definitions, get_definition, guard, mk_unique_var
-from numba.core.untyped_passes import RewriteDynamicRaises
+from numba.core.untyped_passes import FixupArgs, RewriteDynamicRaises
 
 from headgate.errors import DeclarationError
 from headgate.execution import actions
@@ -25,6 +25,7 @@ from headgate.execution.values import AbortType, same_length, store_column, text
 from headgate.state.strings import text_code
 
 FUNCTIONS = "__headgate_functions__"  # in a clone's globals: function -> its compiled form
+CUT = "__headgate_cut__"  # in a clone's globals: which slice of it to keep, see slicing.py
 _MEMBER_DEPTH = 3
 _ACTIONS = (actions.abort, actions.delete, actions.decimal)
 
@@ -47,6 +48,24 @@ class _Meaning(FunctionPass):
         for block in func_ir.blocks.values():
             block.body = [new for old in block.body for new in rewriter.rewrite(block, old)]
         func_ir._definitions = build_definitions(func_ir.blocks)
+        return True
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _Cutting(FunctionPass):
+    """Leaves only one slice of the function where one was asked for."""
+
+    _name = "headgate_cutting"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def run_pass(self, state: Any) -> bool:
+        cut = state.func_id.func.__globals__.get(CUT)
+        if cut is None:
+            return False
+        cut.apply(state.func_ir)
+        state.func_ir._definitions = build_definitions(state.func_ir.blocks)
         return True
 
 
@@ -155,6 +174,7 @@ def _is_checked_builtin(value: Any) -> bool:
 class _Compiler(CompilerBase):
     def define_pipelines(self) -> list[Any]:
         manager = DefaultPassBuilder.define_nopython_pipeline(self.state)
+        manager.add_pass_after(_Cutting, FixupArgs)
         manager.add_pass_after(_Meaning, RewriteDynamicRaises)
         manager.finalize()
         return [manager]
@@ -225,20 +245,26 @@ def is_user_function(value: Any) -> bool:
     return root not in ("numba", "numpy", "headgate")
 
 
-def compile_along(function: Any, done: dict[Any, Any] | None = None) -> Any:
-    """A dispatcher of the function in which every Python function it calls is compiled too."""
+def compile_along(function: Any, done: dict[Any, Any] | None = None, cut: Any = None) -> Any:
+    """A dispatcher of the function in which every Python function it calls is compiled too.
+
+    With a cut (see slicing.py) only one slice of the function itself is compiled.
+    """
     done = {} if done is None else done
-    if function in done:
+    if function in done and cut is None:
         return done[function]
     scope = dict(function.__globals__)
     scope[FUNCTIONS] = done
+    if cut is not None:
+        scope[CUT] = cut
     cells = tuple(python_types.CellType() for _ in function.__closure__ or ())
     clone = python_types.FunctionType(function.__code__, scope, function.__name__, None, cells)
     clone.__defaults__ = None if _has_accesses(function) else function.__defaults__
     # A cached kernel imports this module when it is loaded; the user's may not be importable.
     clone.__module__ = __name__
     dispatcher = numba.njit(nogil=True, pipeline_class=_Compiler)(clone)
-    done[function] = dispatcher
+    if cut is None:
+        done[function] = dispatcher
     for name, value in references(function).items():
         if is_user_function(value):
             compiled = compile_along(value, done)

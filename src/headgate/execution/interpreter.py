@@ -13,8 +13,10 @@ import pyarrow as pa
 
 from headgate.execution.actions import Abort
 from headgate.execution.integers import Int64
+from headgate.execution.keeper import Keeper
 from headgate.execution.output import Output
 from headgate.execution.signature import Signature
+from headgate.state.integrity import constraints_on
 from headgate.state.layout import HEADER_EPOCH_SHIFT, STORED, Layout
 from headgate.state.rows import Rows
 from headgate.state.schema import BIGINT_MAX, INT_MAX, ColumnType
@@ -157,6 +159,9 @@ class Interpreter:
         from headgate.execution.kernel import check_function
 
         self.checks = {table.name: check_function(table) for table in signature.tables}
+        declared = [rows.table for rows in tables.values()]
+        changing = (access.table for access in signature.accesses if not access.read_only)
+        self.keeper = Keeper(tables, constraints_on(dict.fromkeys(changing), declared))
 
     def run(self, work: Any, event_row: int, position: int, epoch: int) -> str | None:
         """Run one event; returns None when it committed, else the reason why not."""
@@ -174,7 +179,19 @@ class Interpreter:
                 words[:] = copy
             elif self._differs(words, copy):
                 self._mark(work, name, slot, epoch)
+        if reason is None:
+            self._keep(work, event_row, slots)
         return reason
+
+    def _keep(self, work: Any, event_row: int, slots: list[Any]) -> None:
+        """Copies of the rows as the transaction leaves them, where results ask for them."""
+        for access, found, after in zip(self.signature.accesses, slots, work.after, strict=True):
+            if after is not None:
+                first = event_row
+                if access.form == "each":
+                    offsets = work.key_columns(access)[0].offsets
+                    first = 0 if offsets is None else offsets[event_row]
+                after[first : first + len(found)] = self.tables[access.table.name].words[found]
 
     def _attempt(
         self, work: Any, event_row: int, position: int, slots: list[Any], copies: dict[Any, Any]
@@ -192,7 +209,8 @@ class Interpreter:
                     return answer.reason
                 if answer is not None:
                     raise TypeError("a transaction returns nothing or hg.abort('why')")
-                return self._failed_check(slots, copies)
+                failed = self._failed_check(slots, copies)
+                return failed if failed is not None else self.keeper.exchange(copies)
         except Exception as error:
             return error_reason(error)
 

@@ -15,7 +15,7 @@ from numba.core import types
 from numba.core.errors import NumbaError
 
 from headgate.errors import DeclarationError
-from headgate.execution import atomics, cache
+from headgate.execution import atomics, cache, ticks, versions
 from headgate.execution.actions import decimal
 from headgate.execution.compiler import (
     compile_along,
@@ -23,6 +23,7 @@ from headgate.execution.compiler import (
     reason_of,
     references,
 )
+from headgate.execution.isolation_source import PROTOCOLS, IsolationWriter
 from headgate.execution.pointers import event_at, get_word, key_at, record_at, rows_at, set_word
 from headgate.execution.scheme_source import SCHEMES, SchemeWriter
 from headgate.execution.signature import (
@@ -32,8 +33,11 @@ from headgate.execution.signature import (
     output_type,
     row_type,
 )
+from headgate.execution.slicing import Cut, Slicing, slice_transaction
 from headgate.execution.source import SourceWriter, output_words
+from headgate.execution.unit_source import UNIT_KERNELS, UnitWriter
 from headgate.execution.values import RowsType, code_of
+from headgate.state.constraint import Constraint
 from headgate.state.index import mix
 from headgate.state.layout import STORED, row_layout
 from headgate.state.table import Access, Table
@@ -49,21 +53,87 @@ class Kernel:
     tables: tuple[Table, ...]
     arguments: tuple[str, ...]  # the names of the arrays both take, see SourceWriter
     schemes: Mapping[str, Any]  # the parallel kernels by name, and `resolve` and `collect`
+    constraints: tuple[Constraint, ...] = ()  # those it keeps, by number
 
 
-def build_kernel(signatures: Sequence[Signature]) -> Kernel:
-    """Generate and compile (or load) the kernel of these transactions, numbered as given."""
-    writer = SourceWriter(signatures)
+def build_kernel(
+    signatures: Sequence[Signature], declared: Sequence[Table] = (), updates: bool = False
+) -> Kernel:
+    """Generate and compile (or load) the kernel of these transactions, numbered as given.
+
+    `declared` are the engine's tables when a constraint of theirs may matter, else none; with
+    `updates` it keeps the rows as each transaction leaves them.
+    """
+    writer = SourceWriter(signatures, declared, updates)
     source = writer.source() + "\n\n" + SchemeWriter(writer).source()
     functions = [signature.function for signature in signatures]
-    declared = repr([(signature.event, signature.parameters) for signature in signatures])
-    mark = cache.fingerprint(source, tuple(functions), declared)
+    described = repr([(signature.event, signature.parameters) for signature in signatures])
+    mark = cache.fingerprint(source, tuple(functions), described, tuple(declared))
     scope = _scope(writer)
     module = cache.load_source(source, "kernel", mark, scope)
     arguments = tuple(writer.all_arguments())
     reasons = tuple(writer.reasons)
     schemes = {name: module[name] for name in (*SCHEMES, "resolve", "collect")}
-    return Kernel(module["run"], module["restore"], reasons, writer.tables, arguments, schemes)
+    return Kernel(
+        module["run"], module["restore"], reasons, writer.tables, arguments, schemes,
+        writer.judge.constraints,
+    )  # fmt: skip
+
+
+def build_isolation_kernels(
+    signatures: Sequence[Signature], updates: bool = False
+) -> Mapping[str, Any]:
+    """Generate and compile (or load) the lock-based and timestamp-based kernels."""
+    writer = SourceWriter(signatures, (), updates)
+    source = writer.source() + "\n\n" + IsolationWriter(writer).source()
+    functions = [signature.function for signature in signatures]
+    described = repr([(signature.event, signature.parameters) for signature in signatures])
+    mark = cache.fingerprint(source, tuple(functions), described)
+    module = cache.load_source(source, "isolation", mark, _scope(writer))
+    return {name: module[name] for name in (*PROTOCOLS, "resolve_all")}
+
+
+@dataclass(frozen=True)
+class UnitKernels:
+    """The kernels that run a batch by operations, and how the transactions were cut into them."""
+
+    kernels: Mapping[str, Any]
+    slicings: tuple[Slicing, ...]
+
+    @property
+    def slices_max(self) -> int:
+        return max(len(slicing.slices) for slicing in self.slicings)
+
+
+def build_unit_kernels(signatures: Sequence[Signature]) -> UnitKernels:
+    """Generate and compile (or load) the unit kernels of these transactions."""
+    slicings = tuple(slice_transaction(signature) for signature in signatures)
+    writer = SourceWriter(signatures)
+    units = UnitWriter(writer, slicings)
+    source = units.source()
+    functions = [signature.function for signature in signatures]
+    declared = repr([(signature.event, signature.parameters) for signature in signatures])
+    mark = cache.fingerprint(source, tuple(functions), declared)
+    scope = _scope(writer)
+    names = (
+        "found",
+        "fail",
+        "settle",
+        "make_ready",
+        "queue_ready",
+        "park",
+        "pause",
+        "meet",
+        "part",
+    )
+    scope |= {name: getattr(versions, name) for name in names}
+    for number, signature in enumerate(signatures):
+        roles = {parameter.name: parameter.stands_for for parameter in signature.parameters}
+        for place, part in enumerate(slicings[number].slices if units.is_cut(number) else ()):
+            function = compile_along(signature.function, None, Cut(roles, part))
+            scope[f"function_{number}_{place}"] = function
+    module = cache.load_source(source, "units", mark, scope)
+    return UnitKernels({name: module[name] for name in UNIT_KERNELS}, slicings)
 
 
 def _scope(writer: SourceWriter) -> dict[str, Any]:
@@ -71,6 +141,7 @@ def _scope(writer: SourceWriter) -> dict[str, Any]:
     scope: dict[str, Any] = {"code_of": code_of, "get": get_word, "put": set_word, "mix": mix}
     for name in ("add", "barrier", "give_way", "load", "store", "swap_if", "wait_for"):
         scope[name] = getattr(atomics, name)
+    scope |= {"tick": ticks.tick, "spend": ticks.spend}
     done: dict[Any, Any] = {}
     for number, signature in enumerate(writer.signatures):
         scope[f"function_{number}"] = compile_along(signature.function, done)
@@ -91,7 +162,13 @@ def _scope(writer: SourceWriter) -> dict[str, Any]:
     for place, table in enumerate(writer.tables):
         if table.check is not None:
             scope[f"check_{place}"] = compile_along(check_function(table), done)
-    return scope
+    return scope | writer.judge.scope()
+
+
+def compile_first(kernel: Any, arguments: int) -> None:
+    """Compile a kernel of words now: threads that wait for each other must not wait for that."""
+    if not kernel.signatures:
+        kernel.compile((types.int64,) * arguments)
 
 
 def literal_texts(signature: Signature) -> set[str]:

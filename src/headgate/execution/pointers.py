@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numba
 from llvmlite import ir as llvm
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
+from headgate.execution import bounds
 from headgate.execution.values import STORED_LLVM, EventType, RecordType, RowsType
 
 I64 = llvm.IntType(64)
@@ -84,7 +86,7 @@ def key_at(place: int, stored: str) -> Any:
 
 
 @intrinsic
-def get_word(typing_context: Any, address: Any, place: Any) -> Any:
+def _get_word(typing_context: Any, address: Any, place: Any) -> Any:
     """The int64 number `place` from an address on."""
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -95,7 +97,7 @@ def get_word(typing_context: Any, address: Any, place: Any) -> Any:
 
 
 @intrinsic
-def set_word(typing_context: Any, address: Any, place: Any, value: Any) -> Any:
+def _set_word(typing_context: Any, address: Any, place: Any, value: Any) -> Any:
     """Set the int64 number `place` from an address on."""
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -105,3 +107,21 @@ def set_word(typing_context: Any, address: Any, place: Any, value: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), generate
+
+
+is_inside = bounds.is_inside
+
+
+@numba.njit(nogil=True)
+def _checked_get(address: int, place: int) -> Any:
+    return _get_word(address, place) if is_inside(address + 8 * place) else 0
+
+
+@numba.njit(nogil=True)
+def _checked_set(address: int, place: int, value: int) -> None:
+    if is_inside(address + 8 * place):
+        _set_word(address, place, value)
+
+
+get_word = _checked_get if bounds.IS_ON else _get_word
+set_word = _checked_set if bounds.IS_ON else _set_word

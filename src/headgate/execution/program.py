@@ -6,25 +6,45 @@ and `changed` names every slot that differs from before the batch (or was writte
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from headgate.errors import DeclarationError, InputError
+from headgate.execution import bounds
 from headgate.execution.compiler import describe_error
 from headgate.execution.interpreter import Interpreter, error_reason
-from headgate.execution.kernel import Kernel, build_kernel, literal_texts
+from headgate.execution.isolation import (
+    LEVELS,
+    PROTOCOLS,
+    Isolated,
+    choose_protocol,
+    run_isolated,
+    scratch_rows,
+)
+from headgate.execution.kernel import (
+    Kernel,
+    UnitKernels,
+    build_isolation_kernels,
+    build_kernel,
+    build_unit_kernels,
+    literal_texts,
+)
 from headgate.execution.scheme import SERIAL, Scheme, explain, run_parallel
 from headgate.execution.signature import Signature, column_places
-from headgate.execution.source import is_found_late
+from headgate.execution.source import is_found_late, written
 from headgate.io import RealClock
 from headgate.planning.figures import Figures
 from headgate.scheduling.decision import Decision
 from headgate.state.columns import StoredColumn
+from headgate.state.constraint import Constraint, Unique
+from headgate.state.integrity import child_counts, constraints_on, unique_entries
 from headgate.state.layout import Layout, record_layout
 from headgate.state.rows import Rows
 from headgate.state.strings import StringPool
@@ -47,6 +67,7 @@ class Work:
     slots: list[np.ndarray] = field(default_factory=list)  # by access
     out: np.ndarray | None = None
     out_layout: Layout | None = None
+    after: list[np.ndarray | None] = field(default_factory=list)  # by access, see Run._make_after
     changes: list[tuple[str, int]] = field(default_factory=list)  # of interpreted events
 
     def key_columns(self, access: Access) -> list[StoredColumn]:
@@ -76,19 +97,28 @@ class Execution:
     reason: np.ndarray  # 0, a text's code, or -1 - i for the i-th fixed reason
     fixed_reasons: tuple[str, ...]
     changed: Mapping[str, np.ndarray]
+    isolated: Isolated | None = None  # when a protocol ran it: the order of its commits
 
 
 class Program:
     """The transactions of one `run`, `call` or sink, compiled ones first."""
 
     def __init__(
-        self, signatures: Sequence[Signature], tables: Mapping[str, Rows], pool: StringPool
+        self,
+        signatures: Sequence[Signature],
+        tables: Mapping[str, Rows],
+        pool: StringPool,
+        updates: bool = False,
     ) -> None:
+        self.updates = updates
         self.signatures = tuple(sorted(signatures, key=lambda signature: not signature.compiled))
         self.compiled_count = sum(signature.compiled for signature in signatures)
         self.tables = dict(tables)
         self.pool = pool
         self.names = pa.array([signature.name for signature in self.signatures], pa.string())
+        self.declared = tuple(rows.table for rows in tables.values())
+        changing = [table for signature in self.signatures for table in written(signature)]
+        self.constraints = constraints_on(changing, self.declared)
         self._reasons: dict[int, str] = {}
         self._literals: set[str] = set()
         for signature in self.signatures:
@@ -103,8 +133,13 @@ class Program:
         self._changed: dict[str, np.ndarray] = {}
         self._clock = RealClock()
         self.cost_ns: float | None = None  # of one transaction, measured on the last batches
+        self.abort_ratio = 0.0  # of the last batches
         self.decisions: deque[Decision] = deque(maxlen=DECISIONS_KEPT)
         self._batches = 0
+        self.retries = 0  # how often a transaction ran again because another was faster
+        self.is_timed = False  # whether threads count what they spend their time on
+        self.breakdown: dict[str, float] | None = None  # what those of the last batch counted
+        self.lock = threading.Lock()  # for what two parts of a batch share
         self._counted = np.arange(1024)
         self._numbers = np.full(1024, -1, np.int32)
         self._slots: dict[tuple[str, int], np.ndarray] = {}
@@ -114,7 +149,8 @@ class Program:
         if not compiled:
             return None
         try:
-            kernel = build_kernel(compiled)
+            bound = self.declared if self.constraints else ()
+            kernel = build_kernel(compiled, bound, self.updates)
             none, nothing = np.empty(0, np.int64), np.empty(0, np.int8)
             # Compile now, or load from the cache: not in the middle of the first batch.
             kernel.run(0, 0, 0, none, none, nothing, none, none, *[0] * len(kernel.arguments))
@@ -122,6 +158,16 @@ class Program:
         except Exception as error:
             names = ", ".join(signature.name for signature in compiled)
             raise DeclarationError(f"transactions {names}: {describe_error(error)}") from error
+
+    @cached_property
+    def unit_kernels(self) -> UnitKernels:
+        """The kernels that run a batch by operations, made when first asked for."""
+        return build_unit_kernels(self.signatures[: self.compiled_count])
+
+    @cached_property
+    def isolation_kernels(self) -> Mapping[str, Any]:
+        """The kernels of the protocols, made when first asked for."""
+        return build_isolation_kernels(self.signatures[: self.compiled_count], self.updates)
 
     def number(self, name: str) -> int:
         return [signature.name for signature in self.signatures].index(name)
@@ -168,19 +214,67 @@ class Program:
         route: np.ndarray,
         epoch: int,
         scheme: Scheme = SERIAL,
+        isolation: str = "PL4",
+        is_recorded: bool = False,
     ) -> Execution:
         """Run the events in this order; `route` holds the number of each event's transaction."""
+        protocol = self._protocol(scheme, isolation, len(order))
+        if protocol is not None:
+            for table in self.kernel.tables if self.kernel is not None else ():
+                self.tables[table.name].reserve(scratch_rows(works, protocol.threads))
         run = Run(self, works, order, route, epoch)
         self._batches += 1
+        isolated = None
+        if protocol is not None:
+            isolated = run_isolated(run, protocol, LEVELS[isolation], is_recorded)
+            self.retries += isolated.retries if isolated is not None else 0
+        if isolated is None:
+            self._run_in_order(run, SERIAL if scheme.name in PROTOCOLS else scheme)
+        changed = run.changed()
+        run.release(changed)
+        return Execution(run.outcome, run.reason, self.fixed_reasons, changed, isolated)
+
+    def _protocol(self, scheme: Scheme, isolation: str, count: int) -> Scheme | None:
+        """The protocol that runs a batch, or None when it runs in event order."""
+        name = scheme.name
+        if name == "auto":
+            if (self._batches + 1) % PROBE_BATCHES == 0:
+                return None
+            chosen = choose_protocol(isolation, self.cost_ns, count, scheme.threads)
+            if chosen is None or self.constraints:
+                return None
+            name = chosen.scheme
+            self.decisions.append(chosen)
+        if name not in PROTOCOLS or not count:
+            return None
+        accesses = (access for signature in self.signatures for access in signature.accesses)
+        others = [access.form for access in accesses if access.form not in ("at", "each")]
+        if self.constraints or others or self.compiled_count < len(self.signatures):
+            why = self.constraints[0].name if self.constraints else "a plain Python function"
+            why = f"rows by {others[0]!r}" if others else why
+            self.decisions.append(Decision("serial", f"{name} cannot see to it: {why}"))
+            return None
+        return Scheme(name, min(scheme.threads, count))
+
+    def _run_in_order(self, run: Run, scheme: Scheme) -> None:
+        """Run the batch with the effect of event order, on one thread or several."""
         if scheme.name == "auto" and self._batches % PROBE_BATCHES == 0:
             scheme = SERIAL  # what a transaction costs is learnt from serial batches only
+        if scheme.name != SERIAL.name and self.constraints:
+            # Rows that no parameter names decide whether it holds: no graph shows that.
+            self.decisions.append(Decision("serial", f"a constraint: {self.constraints[0].name}"))
+            scheme = SERIAL
+        if self.updates and (scheme.name == "auto" or scheme.by_units):
+            self.decisions.append(Decision("serial", "updates=True asks for the rows in between"))
+            scheme = SERIAL
+        self.breakdown = None
         if scheme.name == SERIAL.name or not run_parallel(run, scheme):
             began = self._clock.monotonic()
             run.all()
-            self._learn(self._clock.monotonic() - began, len(order))
-        changed = run.changed()
-        run.release(changed)
-        return Execution(run.outcome, run.reason, self.fixed_reasons, changed)
+            self._learn(self._clock.monotonic() - began, len(run.order))
+        if len(run.order) >= COST_SAMPLE_MIN:
+            aborted = np.count_nonzero(run.outcome) / len(run.order)
+            self.abort_ratio = 0.7 * self.abort_ratio + 0.3 * aborted
 
     def explain(self, works: Sequence[Work], order: np.ndarray, route: np.ndarray) -> Figures:
         """The figures of the graph of a resolved batch, which does not run."""
@@ -246,16 +340,20 @@ class Run:
         order: np.ndarray,
         route: np.ndarray,
         epoch: int,
+        is_part: bool = False,
     ) -> None:
         self.program, self.works = program, works
+        self.is_part = is_part  # of a batch whose other part runs at the same time
         self.order, self.route, self.epoch = order, route, epoch
         self.outcome = np.empty(len(order), np.int8)
         self.reason = np.empty(len(order), np.int64)
         names = program.kernel.tables if program.kernel is not None else ()
         self.table_names = [table.name for table in names]
         self.counts = np.zeros(2 * len(names) + 1, np.int64)
+        kept_arrays(program.constraints, program.tables)  # made while no row is half changed
         for work in works:
             self._make_output(work)
+            self._make_after(work)
         self.arrays = self._arrays() if program.kernel is not None else {}
         self.arguments = self.addresses(self.arrays)
 
@@ -274,6 +372,16 @@ class Run:
             make = np.empty if work.signature.compiled else np.zeros  # the kernel clears as it goes
             work.out = make((len(self.order), work.out_layout.words), np.int64)
 
+    def _make_after(self, work: Work) -> None:
+        """Room for the rows of every event as it leaves them, laid out as the slots are."""
+        accesses = zip(work.signature.accesses, work.slots, strict=True)
+        tables = self.program.tables
+        work.after = [
+            None if access.read_only or not self.program.updates
+            else np.zeros((len(slots), tables[access.table.name].layout.words), np.int64)
+            for access, slots in accesses
+        ]  # fmt: skip
+
     def _arrays(self) -> dict[str, Any]:
         """The arrays of the kernel, by the names it was generated with."""
         arrays: dict[str, Any] = {"counts": self.counts, "undo": self._undo()}
@@ -282,8 +390,11 @@ class Run:
             arrays[f"columns_{number}"] = _addresses(work)
             if work.out is not None:
                 arrays[f"out_{number}"] = work.out
-            for access, slots in zip(work.signature.accesses, work.slots, strict=True):
+            accesses = zip(work.signature.accesses, work.slots, work.after, strict=True)
+            for access, slots, after in accesses:
                 arrays[f"slots_{place}"] = slots
+                if after is not None:
+                    arrays[f"after_{place}"] = after
                 if access.form == "each":
                     offsets = work.key_columns(access)[0].offsets
                     arrays[f"offsets_{place}"] = np.zeros(1, int) if offsets is None else offsets
@@ -294,8 +405,14 @@ class Run:
             arrays[f"entries_{number}"] = rows.entries
             arrays[f"mask_{number}"] = len(rows.entries) - 1
             arrays[f"defaults_{number}"] = rows.defaults
-            arrays[f"changed_{number}"] = self.program.scratch_changed(name, self.touched(name))
+            room = self.touched(name)
+            arrays[f"changed_{number}"] = (
+                np.empty(room + 1, np.int64) if self.is_part
+                else self.program.scratch_changed(name, room)
+            )  # fmt: skip
             arrays[f"images_{number}"] = 0
+        if self.program.kernel is not None and self.program.kernel.constraints:
+            arrays.update(kept_arrays(self.program.kernel.constraints, self.program.tables))
         return arrays
 
     def operations_max(self) -> int:
@@ -323,7 +440,7 @@ class Run:
                     rows = int(work.key_columns(access)[0].lengths.max(initial=0))
                 need += rows * self.program.tables[access.table.name].layout.words
             words = max(words, need)
-        return self.program.scratch_undo(words)
+        return np.empty(words + 1, np.int64) if self.is_part else self.program.scratch_undo(words)
 
     def all(self) -> None:
         begin = 0
@@ -341,7 +458,8 @@ class Run:
 
     def _compiled(self, begin: int, end: int) -> None:
         """Run positions begin..end; an event that raises is undone, and the rest goes on."""
-        kernel, progress = self.program.kernel, self.program._progress
+        kernel = self.program.kernel
+        progress = np.zeros(1, np.int64) if self.is_part else self.program._progress
         while begin < end and kernel is not None:
             progress[0] = -1
             try:
@@ -370,13 +488,14 @@ class Run:
 
     def _abort(self, position: int, reason: str) -> None:
         self.outcome[position] = ABORTED
-        self.reason[position] = self.program.pool.intern(pa.array([reason]))[0]
+        with self.program.lock:
+            self.reason[position] = self.program.pool.intern(pa.array([reason]))[0]
 
     def changed(self) -> dict[str, np.ndarray]:
         found: dict[str, np.ndarray] = {}
         for number, name in enumerate(self.table_names):
             count = int(self.counts[2 * number])
-            found[name] = self.program.scratch_changed(name, 0)[:count].copy()
+            found[name] = self.arrays[f"changed_{number}"][:count].copy()
         extra: dict[str, list[int]] = {}
         for work in self.works:
             for name, slot in work.changes:
@@ -403,7 +522,23 @@ class Run:
 
 def address(array: np.ndarray) -> int:
     """Where the array's first byte stands; the array must outlive the use of it."""
+    bounds.note(array)
     return int(array.__array_interface__["data"][0])
+
+
+def kept_arrays(
+    constraints: Sequence[Constraint], tables: Mapping[str, Rows]
+) -> dict[str, np.ndarray | int]:
+    """What the kernel keeps for each constraint, by the names it was generated with."""
+    arrays: dict[str, np.ndarray | int] = {}
+    for number, constraint in enumerate(constraints):
+        if isinstance(constraint, Unique):
+            entries = unique_entries(tables[constraint.table], constraint)
+            arrays[f"unique_{number}"] = entries
+            arrays[f"unique_mask_{number}"] = len(entries) - 1
+        else:
+            arrays[f"children_{number}"] = child_counts(tables, constraint)
+    return arrays
 
 
 def _addresses(work: Work) -> np.ndarray:

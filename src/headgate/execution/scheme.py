@@ -15,9 +15,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headgate.errors import InputError
-from headgate.planning.figures import Figures, measure
+from headgate.execution import bounds, ticks
+from headgate.execution.cache import cache_folder
+from headgate.execution.kernel import compile_first
+from headgate.execution.nesting import nest
+from headgate.execution.units import UnitBatch, UnitCrew
+from headgate.io import RealClock
+from headgate.planning.figures import Figures, measure, measure_transactions, task_shape
 from headgate.planning.graph import Graph, Operations, build_graph, number_rows
-from headgate.scheduling.decision import Decision, Thresholds, choose, worth_planning
+from headgate.planning.precedence import chain_tasks, unit_tasks
+from headgate.scheduling.calibration import load_thresholds
+from headgate.scheduling.decision import (
+    Decision,
+    Load,
+    choose_transactions,
+    choose_units,
+    is_wide,
+    worth_planning,
+)
 
 if TYPE_CHECKING:
     from headgate.execution.program import Run
@@ -28,49 +43,127 @@ SCHEME_NAMES = {
     "strata": "the graph breadth first: stratum after stratum with a barrier",
     "depth": "the graph depth first: each thread its share, waiting for its own dependencies",
     "ready": "the graph non-structured: whoever is free takes what is ready",
+    "tstream": "operation chains, threads going round them; -nothing, -socket or -everything says "
+    "who shares a pool of them, -static that it is shared out beforehand (for comparison)",
     "lal": "lock-ahead two-phase locking (for comparison)",
+    "lwm": "low water marks over versions (for comparison)",
     "pat": "a counter for each partition of the rows, S-Store's way (for comparison)",
     "nolock": "no order and no isolation: a bound for speed, INCORRECT on purpose",
 }
+EXPLORATIONS = ("strata", "depth", "ready")
+GRANULARITIES = ("transaction", "operation", "chain")
+ABORTS = ("eager", "lazy")
+POOLS = ("everything", "nothing", "socket")
 PARTITIONS_PER_THREAD = 8
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """The name of a scheme and the number of threads it may use."""
+    """How a batch is run: the scheme, its dimensions, and the threads it may use."""
 
     name: str
     threads: int
+    granularity: str = "transaction"  # strata, depth and ready: what is scheduled at once
+    abort: str = "eager"  # of operations and chains: settle at once, or when all has run
+    pool: str = "everything"  # tstream: who shares a pool of chains
+    stealing: bool = True  # tstream: take chains freely, or have them shared out
+
+    @property
+    def by_units(self) -> bool:
+        """Whether it runs over versions of rows, and not in the tables themselves."""
+        return self.name in ("tstream", "lwm") or self.granularity != "transaction"
+
+    def __str__(self) -> str:
+        words = [self.name]
+        if self.name in EXPLORATIONS and self.granularity != "transaction":
+            words += [self.granularity, self.abort]
+        if self.name == "tstream":
+            words += [self.pool] if self.stealing else [self.pool, "static"]
+        return "-".join(words)
 
 
 SERIAL = Scheme("serial", 1)
 
 
-def make_scheme(name: str, threads: int | None) -> Scheme:
-    """Check the words of `run` and `sink`."""
-    if name == "serial":
+def make_scheme(text: str, threads: int | None) -> Scheme:
+    """Read the words of `run` and `sink`: "ready", "strata-chain-lazy", "tstream-nothing"."""
+    if text == "serial":
         return SERIAL
+    name, *words = text.split("-")
     if name not in SCHEME_NAMES:
         known = "; ".join(f"{known}: {what}" for known, what in SCHEME_NAMES.items())
-        raise InputError(f"scheme {name!r} is unknown; the schemes are: {known}")
+        raise InputError(f"scheme {text!r} is unknown; the schemes are: {known}")
     count = threads if threads is not None else len(os.sched_getaffinity(0))
     if count < 1:
         raise InputError(f"threads is {threads}; it must be at least 1")
-    return Scheme(name, count)
+    scheme = Scheme(name, count)
+    for word in words:
+        if name in EXPLORATIONS and word in GRANULARITIES:
+            scheme = replace(scheme, granularity=word)
+        elif name in EXPLORATIONS and word in ABORTS:
+            scheme = replace(scheme, abort=word)
+        elif name == "tstream" and word in POOLS:
+            scheme = replace(scheme, pool=word)
+        elif name == "tstream" and word == "static":
+            scheme = replace(scheme, stealing=False)
+        else:
+            raise InputError(
+                f"scheme {text!r}: {word!r} does not go with {name!r}; {', '.join(EXPLORATIONS)} "
+                f"take one of {', '.join(GRANULARITIES)} and one of {', '.join(ABORTS)}; tstream "
+                f"takes one of {', '.join(POOLS)} and static"
+            )
+    return scheme
 
 
 def run_parallel(run: Run, scheme: Scheme) -> bool:
     """Run the batch by this scheme; False when it was put back and must be run serially."""
     if run.program.compiled_count < len(run.program.signatures) or not len(run.order):
         return False
-    crew = _Crew(run, scheme)
     if scheme.name == "auto":
-        decision = crew.decide(run.program.cost_ns)
-        run.program.decisions.append(decision)
-        if decision.scheme == "serial":
-            return False
-        crew.scheme = replace(crew.scheme, name=decision.scheme)
-    crew.work()
+        return _run_decided(run, scheme)
+    done = _run_units(run, scheme) if scheme.by_units else _run_transactions(_Crew(run, scheme))
+    if not done:
+        why = f"{scheme} could not finish the batch: a function raised, or too much was undone"
+        run.program.decisions.append(Decision("serial", why))
+    return done
+
+
+def _run_decided(run: Run, scheme: Scheme) -> bool:
+    """Ask the model and do as it says, for the whole batch or for groups that share no row."""
+    crew = _Crew(run, scheme)
+    decision = crew.decide(scheme.threads)
+    if decision.scheme != "serial" or crew.is_planned:
+        nested = nest(run, crew, decision) if not run.is_part else None
+        if nested is not None:
+            run.program.decisions.extend(nested.decisions)
+            nested.work(run_as_decided)
+            return True
+    run.program.decisions.append(decision)
+    return run_as_decided(run, crew, decision)
+
+
+def run_as_decided(run: Run, crew: _Crew, decision: Decision) -> bool:
+    """Run the batch of a crew by the scheme that was decided on; False when it must be serial."""
+    if decision.scheme == "serial":
+        return False
+    chosen = make_scheme(decision.scheme, crew.scheme.threads)
+    if chosen.by_units:
+        return _run_units(run, chosen, crew.batch)
+    crew.scheme = replace(crew.scheme, name=chosen.name)
+    return _run_transactions(crew)
+
+
+def _run_transactions(crew: _Crew) -> bool:
+    """Run whole transactions in the tables; False when they were put back as they were."""
+    clock = RealClock()
+    began = clock.monotonic()
+    head = crew._arguments()
+    planned = clock.monotonic()
+    crew.work(head)
+    program = crew.run.program
+    if program.is_timed:
+        lasted = clock.monotonic() - planned
+        program.breakdown = ticks.breakdown(crew.times, planned - began, lasted)
     if crew.raised[0]:
         crew.put_back()
         return False
@@ -78,11 +171,29 @@ def run_parallel(run: Run, scheme: Scheme) -> bool:
     return True
 
 
+def _run_units(run: Run, scheme: Scheme, batch: UnitBatch | None = None) -> bool:
+    """Run the batch by operations over versions; False when it must be run serially."""
+    clock = RealClock()
+    began = clock.monotonic()
+    if batch is None:
+        _Crew(run, scheme)._resolve()
+        batch = UnitBatch(run, whole=scheme.name == "lwm")
+    crew = UnitCrew(batch, scheme)
+    planned = clock.monotonic()
+    if not crew.work():
+        return False
+    crew.install()
+    if run.program.is_timed:
+        lasted = clock.monotonic() - planned
+        run.program.breakdown = ticks.breakdown(crew.times, planned - began, lasted)
+    return True
+
+
 def explain(run: Run) -> Figures:
-    """The figures of a batch's graph; nothing runs."""
-    if not len(run.order):
-        return Figures(0, 0, 0, 0, 0, 0, 0, 0.0, 1.0)
-    return measure(*_Crew(run, SERIAL).graph())
+    """The figures of a batch's graph of operations; nothing runs."""
+    _Crew(run, SERIAL)._resolve()
+    batch = UnitBatch(run, whole=False)
+    return measure(batch.graph, unit_tasks(batch.graph), chain_tasks(batch.graph), batch.labels())
 
 
 class _Crew:
@@ -96,12 +207,15 @@ class _Crew:
             raise InputError("a parallel scheme needs compiled transactions")
         self.kernels = kernel.schemes
         self.raised = np.zeros(1, np.int64)
+        self.times = np.zeros((max(1, self.scheme.threads), ticks.WORDS), np.int64)
+        self.times[:, ticks.IS_ON] = int(run.program.is_timed)
         self.sync = np.zeros(2, np.int64)
         self.kept: list[np.ndarray] = []  # arrays that live as long as the threads use them
         self.route = np.ascontiguousarray(run.route)
         self.order = np.ascontiguousarray(run.order)
         self._graph: tuple[Operations, Graph, int] | None = None
         self._own: list[dict[str, Any]] = []
+        self.batch: UnitBatch | None = None  # where the model asked for the graph of operations
 
     @property
     def own(self) -> list[dict[str, Any]]:
@@ -121,15 +235,30 @@ class _Crew:
             arrays[f"images_{number}"] = np.empty(rows * words, np.int64)
         return arrays
 
-    def decide(self, cost_ns: float | None) -> Decision:
-        """Ask the model, which builds the graph only when that could pay."""
-        count, threads = len(self.order), self.scheme.threads
-        costs = Thresholds()
-        early = worth_planning(count, self.run.operations_max(), cost_ns, threads, costs)
-        if early is not None or cost_ns is None:
-            return early or Decision("serial", "no cost known")
+    @property
+    def is_planned(self) -> bool:
+        return self._graph is not None
+
+    def decide(self, threads: int) -> Decision:
+        """Ask the model, which has graphs built only when they could pay."""
+        program, costs = self.run.program, load_thresholds(cache_folder())
+        load = Load(
+            len(self.order), self.run.operations_max(), program.cost_ns, program.abort_ratio,
+            threads,
+        )  # fmt: skip
+        early = worth_planning(load, costs)
+        if early is not None:
+            return early
         operations, graph, rows = self.graph()
-        return choose(measure(operations, graph, rows), cost_ns, threads, costs)
+        shape, skewed = measure_transactions(operations, graph, rows)
+        whole = choose_transactions(load, shape, skewed, costs)
+        if is_wide(load, shape):
+            return whole
+        if self.batch is None:
+            self.batch = UnitBatch(self.run, whole=False)
+        fine, coarse = unit_tasks(self.batch.graph), chain_tasks(self.batch.graph)
+        cut = choose_units(load, task_shape(fine), task_shape(coarse), coarse.cycles, skewed, costs)
+        return cut if cut.ns * costs.speedup_min < whole.ns else whole
 
     def graph(self) -> tuple[Operations, Graph, int]:
         """The batch's operations and their graph, built once."""
@@ -140,11 +269,11 @@ class _Crew:
 
     def _address(self, array: np.ndarray) -> int:
         self.kept.append(array)
+        bounds.note(array)
         return int(array.__array_interface__["data"][0])
 
-    def work(self) -> None:
-        """Plan what the scheme needs, then let all threads run to the end."""
-        head = self._arguments()
+    def work(self, head: Callable[[int], list[int]]) -> None:
+        """Let all threads run to the end; `head` gives the first arguments of each."""
         shared = [
             self.run.epoch,
             self._address(self.order),
@@ -154,12 +283,16 @@ class _Crew:
         ]
         kernel = self.kernels[self.scheme.name]
         tasks = [
-            (kernel, [*head(thread), *shared, *self.run.addresses(own)])
-            for thread, own in enumerate(self.own)
+            (
+                kernel,
+                [*head(n), *shared, self._address(self.times[n]), *self.run.addresses(own)],
+            )
+            for n, own in enumerate(self.own)
         ]
         if len(tasks) == 1:
             tasks[0][0](*tasks[0][1])
             return
+        compile_first(kernel, len(tasks[0][1]))
         with ThreadPoolExecutor(len(tasks), thread_name_prefix="headgate-crew") as pool:
             for done in [pool.submit(kernel, *arguments) for kernel, arguments in tasks]:
                 done.result()

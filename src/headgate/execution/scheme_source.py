@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from headgate.execution.source import SourceWriter
 
-SHARED = "epoch, order, route, reason, raised"
+SHARED = "epoch, order, route, reason, raised, times"
 SCHEMES = ("strata", "depth", "ready", "lal", "pat", "nolock")
 
 
@@ -70,11 +70,11 @@ class SchemeWriter:
     def _attempt(self) -> str:
         """One transaction by one thread: its reason code is all that it leaves behind."""
         lines = [_NOTE, "", "", "@njit(nogil=True)", f"def attempt(i, {SHARED}, {self.arguments}):"]
-        lines += ["    e = get(order, i)", "    code = 0", "    try:"]
+        lines += ["    e = get(order, i)", "    code = 0", "    began = tick(times)", "    try:"]
         lines += self._branches("code = step_{0}(e, i, epoch, {1})", "        ")
         lines += ["    except Exception:", "        add(raised, 0, 1)"]
         lines += self._branches("restore_{0}(e, {1})", "        ")
-        lines += ["    put(reason, i, code)", "    return 0"]
+        lines += ["    spend(times, 0, began)", "    put(reason, i, code)", "    return 0"]
         return "\n".join(lines)
 
 
@@ -100,15 +100,19 @@ def strata(thread, threads, sync, strata_count, starts, units, {shared}, {argume
                            first + count * (thread + 1) // threads):
             attempt(get(units, place), {shared}, {arguments})
         if threads > 1:
-            barrier(sync, threads)'''
+            waited = tick(times)
+            barrier(sync, threads)
+            spend(times, 1, waited)'''
 
 _DEPTH = '''@njit(nogil=True, cache=True)
 def depth(thread, threads, count, units, before_starts, before, done, {shared}, {arguments}):
     """Structured, depth first: each thread its share of every stratum, waiting for its own."""
     for place in range(thread, count, threads):
         unit = get(units, place)
+        waited = tick(times)
         for edge in range(get(before_starts, unit), get(before_starts, unit + 1)):
             wait_for(done, get(before, edge), 1)
+        spend(times, 1, waited)
         attempt(unit, {shared}, {arguments})
         store(done, unit, 1)'''
 
@@ -119,11 +123,12 @@ def ready(count, sync, queue, after_starts, after, waiting, {shared}, {arguments
         turn = add(sync, 0, 1)
         if turn >= count:
             return
-        spins = 0
+        spins, waited = 0, tick(times)
         while load(queue, turn) < 0:
             spins += 1
             if spins > 200:
                 give_way()
+        spend(times, 1, waited)
         unit = load(queue, turn)
         attempt(unit, {shared}, {arguments})
         for edge in range(get(after_starts, unit), get(after_starts, unit + 1)):
@@ -135,9 +140,13 @@ _LAL = '''@njit(nogil=True, cache=True)
 def lal(thread, threads, count, sync, locks, starts, rows, writes, {shared}, {arguments}):
     """Lock-ahead two-phase locking: locks are taken in serial order, one transaction at a time."""
     for unit in range(thread, count, threads):
+        waited = tick(times)
         wait_for(sync, 0, unit)
+        spend(times, 1, waited)
+        waited = tick(times)
         for k in range(get(starts, unit), get(starts, unit + 1)):
             lock(locks, get(rows, k), get(writes, k))
+        spend(times, 2, waited)
         store(sync, 0, unit + 1)
         attempt(unit, {shared}, {arguments})
         for k in range(get(starts, unit), get(starts, unit + 1)):
@@ -166,8 +175,10 @@ _PAT = '''@njit(nogil=True, cache=True)
 def pat(thread, threads, count, counters, starts, parts, tickets, {shared}, {arguments}):
     """Partitions with a counter each: a transaction waits for its turn in all of its own."""
     for unit in range(thread, count, threads):
+        waited = tick(times)
         for k in range(get(starts, unit), get(starts, unit + 1)):
             wait_for(counters, get(parts, k), get(tickets, k))
+        spend(times, 2, waited)
         attempt(unit, {shared}, {arguments})
         for k in range(get(starts, unit), get(starts, unit + 1)):
             store(counters, get(parts, k), get(tickets, k) + 1)'''

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from headgate.execution.constraint_source import ConstraintWriter
 from headgate.execution.output import Output
 from headgate.execution.signature import Signature
+from headgate.state.constraint import Reference
+from headgate.state.integrity import constraints_on
 from headgate.state.layout import record_layout, row_layout
 from headgate.state.table import Access, Table
 
@@ -22,23 +25,45 @@ def is_found_late(access: Access) -> bool:
     return access.form == "at" and not access.create
 
 
+def written(signature: Signature) -> tuple[Table, ...]:
+    """The tables that a transaction may change, each once, in the order of its parameters."""
+    found = (access.table for access in signature.accesses if not access.read_only)
+    return tuple(dict.fromkeys(found))
+
+
 class SourceWriter:
     """Writes the source of a kernel; every argument name says what it holds.
 
     words_T, changed_T, defaults_T, entries_T, mask_T: of table T (the last two are its key index).
     images_T: where to keep the changed rows as they were before the batch, 0 for nowhere.
     slots_N, offsets_N: of access N over all transactions. columns_K, out_K: of transaction K.
+    unique_C, unique_mask_C, children_C: of constraint C, see constraint_source.py.
+    after_N: with `updates`, the rows of access N as each transaction left them.
+
+    `declared` are all tables of the engine when a constraint may matter to these transactions.
     """
 
-    def __init__(self, signatures: Sequence[Signature]) -> None:
+    def __init__(
+        self, signatures: Sequence[Signature], declared: Sequence[Table] = (), updates: bool = False
+    ) -> None:
         self.signatures = signatures
-        found = (table for signature in signatures for table in signature.tables)
+        self.updates = updates
+        self.declared = {table.name: table for table in declared}
+        self.constraints = [constraints_on(written(one), declared) for one in signatures]
+        found = [table for signature in signatures for table in signature.tables]
+        self.judge = ConstraintWriter(self)
+        found += [
+            self.declared[constraint.parent]
+            for constraint in self.judge.constraints
+            if isinstance(constraint, Reference)
+        ]
         self.tables = tuple(dict.fromkeys(found))
         self.reasons: list[str] = [""]  # an abort with an empty text is code -1
         for table in self.tables:
             self.reasons.append(f"missing key: {table.name}")
             if table.check is not None:
                 self.reasons.append(f"check failed: {table.name}: {table.check.text}")
+        self.reasons += [constraint.reason for constraint in self.judge.constraints]
 
     def reason(self, text: str) -> int:
         return -1 - self.reasons.index(text)
@@ -46,8 +71,14 @@ class SourceWriter:
     def number(self, table: Table) -> int:
         return self.tables.index(table)
 
+    def number_of(self, name: str) -> int:
+        return [table.name for table in self.tables].index(name)
+
     def width(self, access: Access) -> int:
-        return row_layout(access.table.schema, access.table.key).words
+        return self.table_width(access.table)
+
+    def table_width(self, table: Table) -> int:
+        return row_layout(table.schema, table.key).words
 
     def accesses(self, number: int) -> list[tuple[int, Access]]:
         """The accesses of transaction `number` with their numbers over all transactions."""
@@ -60,10 +91,12 @@ class SourceWriter:
         for place, access in self.accesses(number):
             names.append(f"slots_{place}")
             names += [f"offsets_{place}"] if access.form == "each" else []
+            names += [f"after_{place}"] if self.updates and not access.read_only else []
         for table in self.signatures[number].tables:
             parts = ("words", "changed", "images", "defaults", "entries", "mask")
             names += [f"{what}_{self.number(table)}" for what in parts]
         names += [f"out_{number}"] if self.signatures[number].output is not None else []
+        names += [name for name in self.judge.all_arguments(number) if name not in names]
         return [*names, "counts", "undo"]
 
     def all_arguments(self) -> list[str]:
@@ -75,6 +108,7 @@ class SourceWriter:
     def source(self) -> str:
         parts = [_PRELUDE]
         parts += [self._find(table) for table in self.tables]
+        parts += self.judge.functions()
         for number in range(len(self.signatures)):
             parts.append(self._resolve_step(number))
             parts.append(self._restore_step(number))
@@ -86,7 +120,7 @@ class SourceWriter:
 
     def _find(self, table: Table) -> str:
         """The look-up of one table's key, as `state.index.find_wide` does it."""
-        number, width = self.number(table), row_layout(table.schema, table.key).words
+        number, width = self.number(table), self.table_width(table)
         keys = [f"k{part}" for part in range(len(table.key))]
         value = "0"
         for key in keys:
@@ -223,7 +257,24 @@ class SourceWriter:
                 step,
             ]
         needed = any(access.table.check is not None for _, access in self.accesses(number))
-        return [*(checks if needed else []), *marks, "    return 0"]
+        kept = self.judge.judge(number)
+        return [*(checks if needed else []), *kept, *marks, *self._keep(number), "    return 0"]
+
+    def _keep(self, number: int) -> list[str]:
+        """Copies of the rows as the transaction leaves them, for its results."""
+        lines = []
+        for place, access in self.accesses(number) if self.updates else ():
+            if access.read_only:
+                continue
+            table, width = self.number(access.table), self.width(access)
+            call = f"keep(words_{table}, s_{place}, after_{place}, {{0}}, {width})"
+            if access.form == "each":
+                lines += [f"    for j in range(first_{place}, last_{place}):",
+                          f"        s_{place} = get(slots_{place}, j)"]  # fmt: skip
+                lines.append("        " + call.format("j"))
+            else:
+                lines.append("    " + call.format("e"))
+        return lines
 
     def _restore_step(self, number: int) -> str:
         arguments = ", ".join(self.arguments(number))
@@ -315,6 +366,12 @@ def save(words, slot, undo, u, width):
     for w in range(width):
         put(undo, u + w, get(words, slot * width + w))
     return u + width
+
+
+@njit(nogil=True)
+def keep(words, slot, after, place, width):
+    for w in range(width):
+        put(after, place * width + w, get(words, slot * width + w))
 
 
 @njit(nogil=True)

@@ -30,6 +30,10 @@ class File(Protocol):
         """Fill the target from the offset on; fewer bytes only where the file ends."""
         ...
 
+    def will_read(self, offset: int, size: int) -> None:
+        """Say what is read soon, so that the disk may begin; changes nothing else."""
+        ...
+
     def write(self, offset: int, *pieces: memoryview | bytes) -> None:
         """Write the pieces one after another from the offset on, all of them."""
         ...

@@ -6,22 +6,33 @@ DuckDB gets no access to files, the network or Python variables; only SELECT and
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+import re
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 
 from headgate.errors import InputError
+from headgate.query.limits import Limit, current_limit
+from headgate.state.table import Table
+
+Parameters = Sequence[Any] | Mapping[str, Any] | None
 
 _READ_ONLY = ("SELECT", "EXPLAIN")
+_BATCH_ROWS = 1 << 16
+_KEPT_CONNECTIONS_MAX = 8
+_EXPLAIN = re.compile(r"\s*explain\b(?:\s*\([^)]*\)|\s+analyze\b)?", re.IGNORECASE)
 
 
 class Answer:
-    """What a query found, as Arrow, pandas or rows."""
+    """What a query found, as Arrow, pandas or rows, and the epoch that it saw."""
 
-    def __init__(self, table: pa.Table) -> None:
+    def __init__(self, table: pa.Table, epoch: int | None = None) -> None:
         self._table = table
+        self.epoch = epoch
 
     def arrow(self) -> pa.Table:
         return self._table
@@ -44,31 +55,120 @@ class Answer:
         return f"<answer of {self._table.num_rows} rows: {', '.join(self._table.column_names)}>"
 
 
+class Connections:
+    """Connections that are kept between queries: to make one takes longer than most queries.
+
+    Nothing of a query stays in them: they only ever run SELECT, and one that failed is closed.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: list[tuple[str | None, Any]] = []
+        self._is_closed = False
+
+    @contextmanager
+    def one(self, limit: Limit) -> Iterator[Any]:
+        """A connection with the settings of this limit."""
+        connection = self._take(limit.memory)
+        if connection is None:
+            connection = duckdb.connect(":memory:", config=_settings(limit))
+        try:
+            yield connection
+        except BaseException:
+            connection.close()
+            raise
+        with self._lock:
+            if not self._is_closed and len(self._kept) < _KEPT_CONNECTIONS_MAX:
+                self._kept.append((limit.memory, connection))
+                return
+        connection.close()
+
+    def close(self) -> None:
+        """Close those that are kept; those in use are closed when they come back."""
+        with self._lock:
+            self._is_closed = True
+            for _, connection in self._kept:
+                connection.close()
+            self._kept.clear()
+
+    def _take(self, memory: str | None) -> Any:
+        with self._lock:
+            for place, (kept, _) in enumerate(self._kept):
+                if kept == memory:
+                    return self._kept.pop(place)[1]
+        return None
+
+
 def run_sql(
     query: str,
     tables: Mapping[str, pa.Table],
-    parameters: Sequence[Any] | Mapping[str, Any] | None = None,
+    parameters: Parameters = None,
+    *,
+    connections: Connections | None = None,
+    epoch: int | None = None,
 ) -> Answer:
-    """Run one read-only query over these tables."""
-    connection = duckdb.connect(":memory:", config=_settings())
+    """Run one read-only query over these tables, which are of the given epoch."""
+    limit = current_limit() or Limit()
     try:
-        _check_read_only(connection, query)
-        for name, table in tables.items():
-            connection.register(name, table)
-        found = connection.sql(query, params=parameters)
-        return Answer(found.to_arrow_table())
-    except duckdb.Error as error:
+        with (connections or Connections()).one(limit) as connection, limit.watching(connection):
+            _check_read_only(connection, query)
+            for name, table in tables.items():
+                connection.register(name, table)
+            found = _found(connection, query, parameters, limit)
+            for name in tables:
+                connection.unregister(name)
+            return Answer(found, epoch)
+    except (duckdb.Error, pa.ArrowInvalid, OSError) as error:  # Arrow passes DuckDB's on as its own
+        limit.check()
         raise InputError(f"the query cannot run: {_hint(str(error), tables)}") from None
-    finally:
-        connection.close()
 
 
-def _settings() -> dict[str, Any]:
+def named_in(query: str, tables: Iterable[str]) -> list[str]:
+    """The tables whose names stand in the text of a query; it can read no other of them."""
+    text = query.lower()
+    # Only query() and query_table() take names that are put together while the query is read.
+    return [name for name in tables if name.lower() in text or "query" in text]
+
+
+def select_rows(
+    table: Table, where: str | Mapping[str, Any] | None, columns: Sequence[str] | None
+) -> tuple[str, list[Any]]:
+    """The query for the rows of a table that meet a condition, and its parameters."""
+    equal = where if isinstance(where, Mapping) else {}
+    for name in [*(columns or ()), *equal]:
+        if name not in table.schema:
+            known = ", ".join(table.schema.names)
+            raise InputError(f"table {table.name!r}: no column {name!r}, only {known}")
+    chosen = table.schema.names if columns is None else columns
+    query = f"select {', '.join(map(_quoted, chosen))} from {_quoted(table.name)}"
+    if isinstance(where, str):
+        query += f" where (\n{where}\n)"
+    elif equal:
+        query += " where " + " and ".join(f"{_quoted(name)} = ?" for name in equal)
+    return query, list(equal.values())
+
+
+def _quoted(name: str) -> str:
+    escaped = name.replace('"', '""')
+    return f'"{escaped}"'
+
+
+def _found(connection: Any, query: str, parameters: Any, limit: Limit) -> pa.Table:
+    found = connection.sql(query, params=parameters)
+    if limit.rows_max is None:
+        return found.to_arrow_table()
+    return limit.read(found.to_arrow_reader(_BATCH_ROWS))
+
+
+def _settings(limit: Limit) -> dict[str, Any]:
+    bound = {} if limit.memory is None else {"memory_limit": limit.memory}
     return {
+        **bound,
         "enable_external_access": "false",
         "python_enable_replacements": "false",
         "autoinstall_known_extensions": "false",
         "autoload_known_extensions": "false",
+        "temp_directory": "",  # nothing of a query goes to a file, however large it is
         "lock_configuration": "true",
     }
 
@@ -77,9 +177,23 @@ def _check_read_only(connection: Any, query: str) -> None:
     statements = connection.extract_statements(query)
     if len(statements) != 1:
         raise InputError(f"write one query, not {len(statements)}")
-    kind = str(statements[0].type).rpartition(".")[2].upper()
+    kind = _kind(statements[0])
     if not kind.startswith(_READ_ONLY):
         raise InputError(f"only SELECT reads a store; {kind} is refused")
+    explained = _EXPLAIN.match(query)
+    if kind.startswith("EXPLAIN"):
+        # EXPLAIN ANALYZE runs what it explains.
+        if explained is None:
+            raise InputError("write EXPLAIN, or EXPLAIN ANALYZE, in front of one SELECT")
+        _check_read_only(connection, query[explained.end() :])
+
+
+def _kind(statement: Any) -> str:
+    """What a statement is, in one word; DuckDB's Python does not know all that DuckDB does."""
+    try:
+        return str(statement.type).rpartition(".")[2].upper()
+    except ValueError:
+        return "this statement"
 
 
 def _hint(message: str, tables: Mapping[str, pa.Table]) -> str:

@@ -38,6 +38,8 @@ def _spark_type(kind: ColumnType) -> spark_types.DataType:
         return spark_types.DecimalType(kind.precision, kind.scale)
     if kind.element is not None:
         return spark_types.ArrayType(_spark_type(kind.element))
+    if kind.fields:
+        return spark_schema(Schema(kind.fields))
     return _PLAIN[kind.kind]
 
 

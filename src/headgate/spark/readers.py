@@ -2,6 +2,8 @@
 
 The driver plans with epoch numbers only; every row is read on an executor, from the store's files.
 A stream's offset is the last epoch it has read, so each epoch is in exactly one micro-batch.
+What is planned is held, so that the store does not trim it before it is read: of a frame for a time
+that every task prolongs, of a stream for as long as the query runs.
 """
 
 from __future__ import annotations
@@ -19,19 +21,21 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from headgate.durability.floor import Hold
 from headgate.durability.reader import StoreReader
 from headgate.errors import InputError
 from headgate.spark.filters import is_supported, select_rows
-from headgate.spark.selection import Range, ResultsSelection, Selection
+from headgate.spark.selection import Held, Range, ResultsSelection, Selection
 
 EPOCH = "epoch"  # the one key of an offset
 
 
 @dataclass(frozen=True)
 class Share(spark_source.InputPartition):
-    """One task's part of a selection."""
+    """One task's part of a selection, and what was held for a query that has more of them."""
 
     value: Range
+    held: Held | None = None
 
 
 class FrameReader(spark_source.DataSourceReader):
@@ -44,9 +48,12 @@ class FrameReader(spark_source.DataSourceReader):
         self._conditions: list[spark_source.Filter] = []
 
     def partitions(self) -> list[spark_source.InputPartition]:
+        self._selection.hold_on()
         return [Share(share) for share in self._selection.ranges(self._partitions)]
 
     def read(self, partition: spark_source.InputPartition) -> Iterator[pa.RecordBatch]:
+        # This task holds by itself what it reads; those that come after it need some more time.
+        self._selection.hold_on()
         for batch in self._selection.read(partition.value, self._schema):
             yield select_rows(batch, self._conditions)
 
@@ -80,6 +87,7 @@ class StreamReader(spark_source.DataSourceStreamReader, SupportsTriggerAvailable
         self._epochs_max = epochs_max
         self._target: int | None = None
         self._store: StoreReader | None = None
+        self._hold: Hold | None = None
 
     def initialOffset(self) -> dict[str, Any]:
         return {EPOCH: self._selection.epochs.first - 1}
@@ -95,6 +103,7 @@ class StreamReader(spark_source.DataSourceStreamReader, SupportsTriggerAvailable
         done = int(start[EPOCH])
         last = self._last_epoch() if self._target is None else self._target
         self._require_same_store(done)
+        self._hold_from(done)
         if isinstance(limit, ReadMaxFiles):
             last = min(last, done + limit.max_files)
         return {EPOCH: max(last, done)}
@@ -109,12 +118,36 @@ class StreamReader(spark_source.DataSourceStreamReader, SupportsTriggerAvailable
         if epochs.first >= epochs.end:
             return []
         self._require_same_store(epochs.end - 1)
-        self._require_kept(epochs.first)
+        held = self._hold_from(epochs.first - 1)
+        self._require_kept(epochs.first, held)
         batch = replace(self._selection, epochs=epochs)
-        return [Share(share) for share in batch.ranges(self._partitions)]
+        return [Share(share, held) for share in batch.ranges(self._partitions)]
+
+    def _hold_from(self, epoch: int) -> Held:
+        """Have the store keep what the query has not read yet, for as long as the query runs.
+
+        This process, in which Spark plans the query, lives that long. A new lease is taken while
+        the old one still holds.
+        """
+        before, path = self._hold, self._selection.path
+        if before is not None and before.first_epoch == epoch:
+            return Held(epoch)
+        held = before or self._selection.held
+        is_held = held is not None and held.first_epoch <= epoch
+        self._hold = StoreReader.open(path, held_from=epoch if is_held else None).hold()
+        if before is not None:
+            before.release()
+        return Held(self._hold.first_epoch)
+
+    def stop(self) -> None:
+        if self._hold is not None:
+            self._hold.release()
+            self._hold = None
 
     def read(self, partition: spark_source.InputPartition) -> Iterator[pa.RecordBatch]:
-        return self._selection.read(partition.value, self._schema)
+        # Spark knows a share by its base class only.
+        selection = replace(self._selection, held=getattr(partition, "held", None))
+        return selection.read(partition.value, self._schema)
 
     def _opened(self) -> StoreReader:
         # Opened once on the driver, never before the reader is sent to executors.
@@ -134,8 +167,8 @@ class StreamReader(spark_source.DataSourceStreamReader, SupportsTriggerAvailable
                 "once, otherwise it is another store and the query needs a new checkpoint"
             )
 
-    def _require_kept(self, epoch: int) -> None:
-        oldest = self._opened().first_epoch() + 1
+    def _require_kept(self, epoch: int, held: Held) -> None:
+        oldest = held.first_epoch + 1
         if epoch < oldest:
             raise InputError(
                 f"{self._selection.path}: the results of epochs {epoch} to {oldest - 1} are no "

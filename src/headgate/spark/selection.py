@@ -41,8 +41,20 @@ class Range:
         return [Range(first, end) for first, end in pairwise(bounds)]
 
 
+@dataclass(frozen=True)
+class Held:
+    """From this epoch on the store keeps everything for a selection; `seconds`: for so long."""
+
+    first_epoch: int
+    seconds: float | None = None  # None: for as long as the process that took the hold lives
+
+
 class Selection(Protocol):
     """What the readers need of a selection."""
+
+    def hold_on(self) -> None:
+        """Have the store keep what is selected for some more time."""
+        ...
 
     def ranges(self, partitions: int | None) -> list[Range]:
         """The shares to read in parallel."""
@@ -60,14 +72,18 @@ class TableSelection:
     path: str
     table: str
     epoch: int
+    held: Held | None = None
+
+    def hold_on(self) -> None:
+        hold_on(self.path, self.held)
 
     def ranges(self, partitions: int | None) -> list[Range]:
-        slots = StoreReader.open(self.path).slots(self.table, self.epoch)
+        slots = open_held(self.path, self.held).slots(self.table, self.epoch)
         return Range(0, slots).split(partitions or _partitions(slots, SLOTS_PER_PARTITION))
 
     def read(self, share: Range, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         rows = read_table(
-            StoreReader.open(self.path),
+            open_held(self.path, self.held),
             self.table,
             self.epoch,
             slot_range=(share.first, share.end),
@@ -84,6 +100,10 @@ class ResultsSelection:
     path: str
     stream: str
     epochs: Range
+    held: Held | None = None
+
+    def hold_on(self) -> None:
+        hold_on(self.path, self.held)
 
     def ranges(self, partitions: int | None) -> list[Range]:
         return self.epochs.split(partitions or PARTITIONS_MAX)
@@ -91,12 +111,24 @@ class ResultsSelection:
     def read(self, share: Range, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         if share.first >= share.end:
             return
-        for epoch, results in StoreReader.open(self.path).results(share.first, share.end - 1):
+        store = open_held(self.path, self.held)
+        for epoch, results in store.results(share.first, share.end - 1):
             batch = _of_stream(results, self.stream)
             for first in range(0, batch.num_rows, BATCH_ROWS_MAX):
                 part = batch.slice(first, BATCH_ROWS_MAX)
                 numbers = pa.repeat(pa.scalar(epoch, pa.int64()), part.num_rows)
                 yield conform(part.append_column("epoch", numbers), schema)
+
+
+def open_held(path: str, held: Held | None) -> StoreReader:
+    """Open a store to read what was held for this reader."""
+    return StoreReader.open(path, held_from=None if held is None else held.first_epoch)
+
+
+def hold_on(path: str, held: Held | None) -> None:
+    """Take a hold over for its time once more."""
+    if held is not None and held.seconds is not None:
+        open_held(path, held).hold_for(held.seconds)
 
 
 def _of_stream(results: pa.RecordBatch, stream: str) -> pa.RecordBatch:
@@ -146,7 +178,7 @@ def results_schema(store: StoreReader, stream: str) -> Schema:
 
 
 def _parse_results(stream: str, declared: dict[str, Any]) -> Schema:
-    return Schema.parse(declared["results"], f"stream {stream!r}")
+    return Schema.parse(declared["results"], f"stream {stream!r}", structs=True)
 
 
 def _declared(store: StoreReader, section: str, name: str) -> dict[str, Any]:

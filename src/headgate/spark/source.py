@@ -13,6 +13,7 @@ from headgate.errors import InputError
 from headgate.spark.columns import arrow_schema, require_columns, spark_schema
 from headgate.spark.readers import FilteringReader, FrameReader, StreamReader
 from headgate.spark.selection import (
+    Held,
     Range,
     ResultsSelection,
     Selection,
@@ -24,7 +25,10 @@ from headgate.spark.selection import (
 
 TABLE_OPTIONS = ("epoch",)
 STREAM_OPTIONS = ("startingEpoch", "endingEpoch", "maxEpochsPerTrigger")
-OPTIONS = ("path", "table", "stream", "partitions", "pushFilters", *TABLE_OPTIONS, *STREAM_OPTIONS)
+OPTIONS = (
+    "path", "table", "stream", "partitions", "pushFilters", "hold", *TABLE_OPTIONS, *STREAM_OPTIONS
+)  # fmt: skip
+HOLD_SECONDS = 600.0
 
 
 class HeadgateSource(DataSource):
@@ -32,10 +36,13 @@ class HeadgateSource(DataSource):
 
     Options: `table` with `epoch` (time travel), or `stream` (a transaction's name, "*" for all)
     with `startingEpoch` (a number, "earliest" or "latest"), `endingEpoch` (frames only) and
-    `maxEpochsPerTrigger` (streams only); `partitions`; `pushFilters` (see FilteringReader).
+    `maxEpochsPerTrigger` (streams only); `partitions`; `pushFilters` (see FilteringReader);
+    `hold`, how long the store keeps what a frame reads after it was loaded, planned, or read by a
+    task, even where its retention would let it go ("10 minutes" by default).
     """
 
     _pinned_epoch: int | None = None
+    _held: Held | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -44,9 +51,12 @@ class HeadgateSource(DataSource):
     def schema(self) -> StructType:
         self._check_options()
         store = self._open()
+        offered = self._offered(store)
         # Spark pickles the source after this call, so that all plans of one frame see one epoch.
+        seconds = self._hold_seconds()
+        self._held = Held(store.hold_for(seconds), seconds)
         self._pinned_epoch = self._epoch(store)
-        return self._offered(store)
+        return offered
 
     def reader(self, schema: StructType) -> DataSourceReader:
         self._check_options()
@@ -69,6 +79,14 @@ class HeadgateSource(DataSource):
             self._number("partitions", 1),
             self._number("maxEpochsPerTrigger", 1),
         )
+
+    def _hold_seconds(self) -> float:
+        text = self.options.get("hold")
+        if text is None:
+            return HOLD_SECONDS
+        from headgate.planning.order import parse_duration  # loads Numba: only who asks pays
+
+        return parse_duration(text, "the option hold") / 1e6
 
     def _open(self) -> StoreReader:
         return StoreReader.open(local_path(self.options.get("path")))
@@ -105,19 +123,20 @@ class HeadgateSource(DataSource):
         if table is None:
             return self._results(store)
         epoch = self._epoch(store) if self._pinned_epoch is None else self._pinned_epoch
-        return TableSelection(local_path(self.options.get("path")), table, epoch)
+        return TableSelection(local_path(self.options.get("path")), table, epoch, self._held)
 
     def _results(self, store: StoreReader) -> ResultsSelection:
         last = self._epoch(store) if self._pinned_epoch is None else self._pinned_epoch
         starting = str(self.options.get("startingEpoch", "earliest")).lower()
         if starting == "earliest":
-            first = store.first_epoch() + 1
+            first = (store.first_epoch() if self._held is None else self._held.first_epoch) + 1
         elif starting == "latest":
             first = last + 1
         else:
             first = self._number("startingEpoch", 1) or 1
         path = local_path(self.options.get("path"))
-        return ResultsSelection(path, self.options["stream"], Range(first, last + 1))
+        epochs = Range(first, last + 1)
+        return ResultsSelection(path, self.options["stream"], epochs, self._held)
 
     def _epoch(self, store: StoreReader) -> int:
         """The epoch of a table, or the last epoch of results, that this load is about."""

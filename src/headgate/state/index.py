@@ -127,6 +127,20 @@ def remove(entries: np.ndarray, words: np.ndarray, slot: int, key_words: int) ->
 
 
 @numba.njit(cache=True, nogil=True)
+def insert_slots(entries: np.ndarray, words: np.ndarray, slots: np.ndarray, width: int) -> None:
+    """Add the rows in these slots, whose keys are not in the index."""
+    for slot in slots:
+        insert(entries, words, slot, width)
+
+
+@numba.njit(cache=True, nogil=True)
+def remove_slots(entries: np.ndarray, words: np.ndarray, slots: np.ndarray, width: int) -> None:
+    """Take out the rows in these slots, all of them in the index."""
+    for slot in slots:
+        remove(entries, words, slot, width)
+
+
+@numba.njit(cache=True, nogil=True)
 def insert_live(entries: np.ndarray, words: np.ndarray, count: int, key_words: int) -> None:
     """Add every live row among the first `count` slots to an empty index."""
     for slot in range(count):
@@ -222,3 +236,17 @@ def transpose(words: np.ndarray, slots: np.ndarray) -> np.ndarray:
         for word in range(words.shape[1]):
             out[word, row] = words[slots[row], word]
     return out
+
+
+@numba.njit(cache=True, nogil=True)
+def put_words(words: np.ndarray, slots: np.ndarray, word: int, values: np.ndarray) -> None:
+    """Set one word of each of these rows."""
+    for row in range(len(slots)):
+        words[slots[row], word] = values[row]
+
+
+@numba.njit(cache=True, nogil=True)
+def set_words(words: np.ndarray, slots: np.ndarray, word: int, value: int) -> None:
+    """Set one word of all of these rows to one value."""
+    for row in range(len(slots)):
+        words[slots[row], word] = value

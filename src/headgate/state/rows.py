@@ -7,6 +7,7 @@ Invariant between batches: a slot is alive and in the index, or dead and in the 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,7 @@ import pyarrow as pa
 from headgate.errors import InputError
 from headgate.state import index
 from headgate.state.columns import NULL_FAULT, to_arrow, to_stored
+from headgate.state.indexing import build_index, release_all_dead
 from headgate.state.layout import HEADER_EPOCH_SHIFT, STORED, WORD_BYTES, Layout, row_layout
 from headgate.state.schema import ColumnType
 from headgate.state.strings import StringPool
@@ -38,6 +40,8 @@ class Rows:
         self.free_count = 0
         self.taken: list[np.ndarray] = []
         self.defaults = self._default_row()
+        self.refills = 0  # how often rows came in other than by transactions
+        self.kept: dict[Any, Any] = {}  # by constraint, see state/integrity.py
 
     def __len__(self) -> int:
         return self.count - self.free_count
@@ -137,6 +141,7 @@ class Rows:
 
     def unload(self, slots: range) -> None:
         """Take back a load that turned out to be wrong."""
+        self.refills += 1
         self.words[slots.start : slots.stop] = 0
         self.count = slots.start
         self.entries[:] = 0
@@ -155,30 +160,83 @@ class Rows:
 
     def restore(self, slots: np.ndarray, rows: pa.Table, epoch: int) -> None:
         """Put recovered rows back into their slots; the slots between them are free."""
-        self.count = int(slots.max()) + 1 if len(slots) else 0
-        self.words = np.zeros((max(ROWS_MIN, self.count), self.layout.words), np.int64)
-        self.entries = np.zeros(1 << int(max(ROWS_MIN, self.count) / LOAD_FACTOR).bit_length(), int)
-        self._fill(slots, rows, epoch)
+        self.begin_restoring(int(slots.max(initial=-1)) + 1)
+        self.put(slots, rows, epoch)
+        self.end_restoring()
+
+    def begin_restoring(self, slots: int) -> None:
+        """Forget all rows and have that many dead slots; until the end the index is not there."""
+        self.count = slots
+        self.words = np.zeros((max(ROWS_MIN, slots), self.layout.words), np.int64)
+
+    def put(self, slots: np.ndarray, rows: pa.Table, epoch: int) -> None:
+        """Put rows into these slots, ascending, whatever is there; no two threads into the same.
+
+        Slots without a gap are one piece of memory, which is filled many times faster.
+        """
+        if len(slots) and int(slots[-1]) - int(slots[0]) == len(slots) - 1:
+            self._fill(slice(int(slots[0]), int(slots[-1]) + 1), rows, epoch)
+        else:
+            self._fill(slots, rows, epoch)
+
+    def put_changes(self, slots: np.ndarray, alive: np.ndarray, rows: pa.Table, epoch: int) -> None:
+        """Put the changed rows of an epoch into their slots, while these are being restored."""
+        last = int(slots.max(initial=-1)) + 1
+        if last > len(self.words):
+            words = np.zeros((max(last, 2 * len(self.words)), self.layout.words), np.int64)
+            words[: self.count] = self.words[: self.count]
+            self.words = words
+        self.count = max(self.count, last)
+        if alive.all():
+            self._fill(slots, rows, epoch)
+        else:
+            self.words[slots, 0] = 0
+            self._fill(slots[alive], rows.filter(pa.array(alive)), epoch)
+
+    def end_restoring(self) -> None:
+        """Make the index and the free list of the rows that were put."""
+        size = 1 << int(max(ROWS_MIN, self.count) / LOAD_FACTOR).bit_length()
+        self.entries = np.zeros(size, np.int64)
         self._free_dead()
-        index.insert_live(self.entries, self.words, self.count, len(self.table.key))
+        build_index(self.entries, self.words, self.count, len(self.table.key))
 
     def patch(self, slots: np.ndarray, alive: np.ndarray, rows: pa.Table, epoch: int) -> None:
-        """Apply changed rows by slot, as they were logged; the index is built anew."""
-        self.note_used(int(slots.max(initial=-1)) + 1)
-        self.words[slots, 0] = 0
-        self._fill(slots[alive], rows.filter(pa.array(alive)), epoch)
+        """Apply changed rows by slot, as they were logged, and make the free list anew."""
+        self.replace(slots, alive, rows, epoch)
         self._free_dead()
-        self.entries[:] = 0
-        self._index_all()
+
+    def replace(self, slots: np.ndarray, alive: np.ndarray, rows: pa.Table, epoch: int) -> None:
+        """Put rows into these slots, or nothing where `alive` is not set, and mend the index.
+
+        The free list is left as it is: enough for a copy in which no transaction runs.
+        """
+        last = int(slots.max(initial=-1)) + 1
+        if last > self.count:
+            self.reserve(last - self.count)
+            self.count = last
+        living, given = slots, rows
+        if not alive.all():
+            living, given = slots[alive], rows.filter(pa.array(alive))
+        was = (self.words[slots, 0] & 1) == 1
+        stays = was & alive
+        for place, name in enumerate(self.table.key):
+            kind = self.table.schema[name].type
+            key = to_stored(given.column(name), kind, self.pool, f"table {self.table.name!r}")
+            stays[alive] &= self.words[living, 1 + place] == key.values
+        width = len(self.table.key)
+        # All that go leave the index before any row changes: a removal looks at its neighbours.
+        index.remove_slots(self.entries, self.words, slots[was & ~stays], width)
+        self.words[slots, 0] = 0
+        self._fill(living, given, epoch)
+        index.insert_slots(self.entries, self.words, living[~stays[alive]], width)
 
     def _free_dead(self) -> None:
         """Make the free list anew from the rows themselves."""
-        self.free = np.flatnonzero((self.words[: self.count, 0] & 1) == 0)
+        self.free = release_all_dead(self.words, self.count)
         self.free_count = len(self.free)
-        self.words[self.free, 0] = index.RELEASED
-        self._order_free()
 
     def _fill(self, slots: slice | np.ndarray, rows: pa.Table, epoch: int) -> None:
+        self.refills += 1
         records = self.records
         for field in self.layout.fields:
             where = f"table {self.table.name!r}: column {field.name!r}"
@@ -188,8 +246,16 @@ class Rows:
                 fault = "is null" if stored.faults[place] == NULL_FAULT else "is out of range"
                 self.words[slots, 0] = 0
                 raise InputError(f"{where}: the value in row {place} {fault}")
-            records[field.name][slots] = stored.values
-        self.words[slots, 0] = (epoch << HEADER_EPOCH_SHIFT) | int(index.ALIVE)
+            if isinstance(slots, np.ndarray) and stored.values.itemsize == WORD_BYTES:
+                word, values = field.offset // WORD_BYTES, stored.values.view(np.int64)
+                index.put_words(self.words, slots, word, values)
+            else:
+                records[field.name][slots] = stored.values
+        header = (epoch << HEADER_EPOCH_SHIFT) | int(index.ALIVE)
+        if isinstance(slots, np.ndarray):
+            index.set_words(self.words, slots, 0, header)
+        else:
+            self.words[slots, 0] = header
 
     def key_text(self, slot: int) -> str:
         row = self.arrow(np.array([slot])).select(list(self.table.key)).to_pylist()[0]

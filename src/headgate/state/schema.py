@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -53,18 +54,24 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 @dataclass(frozen=True)
 class ColumnType:
-    """One column's type; `element` is set for an array, `precision` and `scale` for a decimal."""
+    """One column's type; `element` is set for an array, `precision` and `scale` for a decimal.
+
+    A struct has `fields`; only results have columns of that type, see `results.py`.
+    """
 
     kind: str
     precision: int = 0
     scale: int = 0
     element: ColumnType | None = None
+    fields: tuple[Column, ...] = ()
 
     def __str__(self) -> str:
         if self.kind == "decimal":
             return f"decimal({self.precision},{self.scale})"
         if self.element is not None:
             return f"array<{self.element}>"
+        if self.fields:
+            return f"struct<{', '.join(f'{_name(one.name)}: {one.type}' for one in self.fields)}>"
         return self.kind
 
     @property
@@ -73,6 +80,8 @@ class ColumnType:
             return pa.decimal128(self.precision, self.scale)
         if self.element is not None:
             return pa.list_(self.element.arrow)
+        if self.fields:
+            return pa.struct([(one.name, one.type.arrow) for one in self.fields])
         return _ARROW[self.kind]
 
 
@@ -86,9 +95,16 @@ class Column:
 
     @property
     def ddl(self) -> str:
-        name = self.name if re.fullmatch(r"\w+", self.name) else f"`{self.name}`"
         suffix = "" if self.default is None else f" DEFAULT {_literal(self.type, self.default)}"
-        return f"{name} {self.type}{suffix}"
+        return f"{_name(self.name)} {self.type}{suffix}"
+
+
+def _has_struct(kind: ColumnType) -> bool:
+    return bool(kind.fields) or (kind.element is not None and _has_struct(kind.element))
+
+
+def _name(name: str) -> str:
+    return name if re.fullmatch(r"\w+", name) else f"`{name}`"
 
 
 @dataclass(frozen=True)
@@ -102,7 +118,8 @@ class Schema:
     columns: tuple[Column, ...]
 
     @classmethod
-    def parse(cls, ddl: str, where: str = "schema") -> Schema:
+    def parse(cls, ddl: str, where: str = "schema", structs: bool = False) -> Schema:
+        """Read a DDL string; columns that are structs only where they are asked for."""
         if not isinstance(ddl, str):
             raise DeclarationError(f"{where}: a schema is a DDL string, not {type(ddl).__name__}")
         columns = tuple(_parse_column(text, where) for text in split_list(ddl) if text.strip())
@@ -114,6 +131,11 @@ class Schema:
                 raise DeclarationError(f"{where}: column {name!r} is declared twice")
             if name.startswith("__"):
                 raise DeclarationError(f"{where}: column {name!r}: names in __ are reserved")
+        for column in columns:
+            if not structs and _has_struct(column.type):
+                raise DeclarationError(
+                    f"{where}: column {column.name!r}: structs are not supported"
+                )
         return cls(columns)
 
     def __iter__(self) -> Iterator[Column]:
@@ -128,7 +150,7 @@ class Schema:
     def __contains__(self, name: object) -> bool:
         return name in self.names
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         return tuple(column.name for column in self.columns)
 
@@ -215,6 +237,11 @@ def _parse_type(text: str, where: str) -> ColumnType:
         return ColumnType("decimal", 10, 0)
     if found := re.fullmatch(r"(?:decimal|dec|numeric)\((\d+)(?:,(\d+))?\)", word):
         return _decimal(int(found[1]), int(found[2] or 0), where)
+    if found := re.fullmatch(r"\s*(array\s*<)?\s*struct\s*<(.+)>\s*", text, re.DOTALL):
+        inner = found[2].rstrip()[:-1] if found[1] else found[2]
+        fields = tuple(_parse_column(one, where) for one in split_list(inner))
+        struct = ColumnType("struct", fields=fields)
+        return ColumnType("array", element=struct) if found[1] else struct
     if found := re.fullmatch(r"array<(.+)>", word):
         element = _parse_type(found[1], where)
         if element.element is not None:

@@ -11,9 +11,15 @@ from typing import Any
 
 from headgate.errors import DeclarationError
 from headgate.state.check import Check, parse_check
+from headgate.state.constraint import (
+    KEY_KINDS,
+    Constraint,
+    Reference,
+    Unique,
+    parse_references,
+    parse_unique,
+)
 from headgate.state.schema import Column, Schema, default_value, split_list
-
-KEY_KINDS = ("int", "bigint", "string", "date", "timestamp", "decimal", "boolean")
 
 
 @dataclass(frozen=True, init=False)
@@ -23,12 +29,22 @@ class Table:
     >>> accounts = Table("accounts", "id bigint, balance double", key="id", check="balance >= 0")
     >>> accounts.key
     ('id',)
+
+    `unique` names columns that no two rows share, `references` columns that hold the key of a row
+    of another table (or of this one, given by its name). Both hold when a transaction ends.
+
+    >>> cards = Table("cards", "number string, account bigint, pin int", key="number",
+    ...               unique=[("account", "pin")], references={"account": accounts})
+    >>> cards.references[0].reason
+    'reference failed: cards.account: accounts'
     """
 
     name: str
     schema: Schema
     key: tuple[str, ...]
     check: Check | None
+    unique: tuple[Unique, ...]
+    references: tuple[Reference, ...]
 
     def __init__(
         self,
@@ -37,6 +53,9 @@ class Table:
         key: str | Iterable[str],
         check: str | None = None,
         defaults: Mapping[str, Any] | None = None,
+        *,
+        unique: Any = (),
+        references: Any = None,
     ) -> None:
         where = f"table {name!r}"
         if not str(name).isidentifier() or str(name).startswith("__"):
@@ -48,24 +67,52 @@ class Table:
         _refuse_arrays(parsed, where)
         parsed_check = None if check is None else parse_check(check, parsed, f"{where}: check")
         object.__setattr__(self, "check", parsed_check)
+        object.__setattr__(self, "unique", parse_unique(name, unique, parsed, where))
+        refers = parse_references(name, references or {}, parsed, where)
+        object.__setattr__(self, "references", refers)
+
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        """What it promises over several rows, in the order in which it is judged."""
+        return (*self.unique, *self.references)
 
     @property
     def key_columns(self) -> tuple[Column, ...]:
         return tuple(self.schema[name] for name in self.key)
 
-    def at(self, *columns: str, mode: str = "write", create: bool = False) -> Any:
+    def at(
+        self,
+        *columns: str,
+        mode: str = "write",
+        create: bool = False,
+        reads: str | Iterable[str] = (),
+    ) -> Any:
         """The row whose key is in these event columns.
 
         `mode="read"` promises not to change it; `create=True` inserts a missing row from the
-        table's defaults.
+        table's defaults. `reads` names other parameters whose rows the new values of this one
+        depend on, where the engine should not find that out from the function alone.
         """
-        return self._access("at", columns, mode, create)
+        return self._access("at", columns, mode, create, reads)
 
-    def each(self, *columns: str, mode: str = "write", create: bool = False) -> Any:
+    def each(
+        self,
+        *columns: str,
+        mode: str = "write",
+        create: bool = False,
+        reads: str | Iterable[str] = (),
+    ) -> Any:
         """The rows whose keys are in this array column of the event, in its order."""
-        return self._access("each", columns, mode, create)
+        return self._access("each", columns, mode, create, reads)
 
-    def _access(self, form: str, columns: tuple[str, ...], mode: str, create: bool) -> Access:
+    def _access(
+        self,
+        form: str,
+        columns: tuple[str, ...],
+        mode: str,
+        create: bool,
+        reads: str | Iterable[str],
+    ) -> Access:
         where = f"table {self.name!r}.{form}{columns!r}"
         if mode not in ("write", "read"):
             raise DeclarationError(f"{where}: mode is 'write' or 'read', not {mode!r}")
@@ -78,7 +125,8 @@ class Table:
                 f"{where}: the key has {len(self.key)} column(s) ({', '.join(self.key)}), "
                 f"so name {len(self.key)} event column(s)"
             )
-        return Access(self, form, columns, mode == "read", create)
+        stated = tuple(split_list(reads) if isinstance(reads, str) else reads)
+        return Access(self, form, columns, mode == "read", create, stated)
 
 
 @dataclass(frozen=True)
@@ -90,6 +138,7 @@ class Access:
     columns: tuple[str, ...]
     read_only: bool
     create: bool
+    reads: tuple[str, ...] = ()  # other parameters whose rows these depend on, as stated
 
 
 def _parse_key(key: str | Iterable[str], schema: Schema, where: str) -> tuple[str, ...]:

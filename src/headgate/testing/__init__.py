@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from headgate.testing.comparison import difference, results_difference
 from headgate.testing.disk import SimulatedClock, SimulatedCrash, SimulatedDisk, Survival
+from headgate.testing.history import History
 from headgate.testing.oracle import SerialOracle
 
 __all__ = [
+    "History",
     "SerialOracle",
     "SimulatedClock",
     "SimulatedCrash",

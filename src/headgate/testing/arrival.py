@@ -31,6 +31,7 @@ class Event:
     outcome: str = ""
     reason: str | None = None
     output: Record | None = None
+    left: dict[str, Any] = field(default_factory=dict)  # by parameter: its rows after the commit
 
     def reject(self, reason: str) -> None:
         if not self.outcome:
@@ -58,6 +59,7 @@ class Rules:
     delay_us: int | None
     late: str
     name: str
+    updates: bool = False
 
     @property
     def transactions(self) -> list[Transaction]:
@@ -169,4 +171,10 @@ def result(rules: Rules, epoch: int, position: int, event: Event) -> dict[str, A
     values = {} if committed is None else committed.values
     for name, kind in rules.outputs.items():
         found[name] = shown(values[name], kind) if name in values else None
+    for transaction in rules.transactions if rules.updates else ():
+        for parameter in transaction.signature.parameters:
+            access = parameter.stands_for
+            if isinstance(access, Access) and not access.read_only:
+                left = event.left if event.outcome == "committed" else {}
+                found.setdefault(parameter.name, left.get(parameter.name))
     return found

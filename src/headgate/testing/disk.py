@@ -106,6 +106,9 @@ class SimulatedFile:
         target[: len(piece)] = piece
         return len(piece)
 
+    def will_read(self, offset: int, size: int) -> None:
+        """Memory needs no time to prepare."""
+
     def write(self, offset: int, *pieces: memoryview | bytes) -> None:
         write_fully(self._pwritev, offset, pieces)
 
@@ -334,14 +337,16 @@ class SimulatedDisk:
         """The disk that the machine finds when the power is back."""
         chance = random.Random(seed)
         disk = SimulatedDisk(capacity_bytes=self.capacity_bytes)
-        last = max((w.number for c in self._contents(self._root) for w in c.pending), default=0)
-        disk._root = _survivor(self._root, survival, chance, last)
+        with self._guard:
+            last = max((w.number for c in self._contents(self._root) for w in c.pending), default=0)
+            disk._root = _survivor(self._root, survival, chance, last)
         return disk
 
     def after_kill(self) -> SimulatedDisk:
         """The disk as another process finds it when this one was killed but the machine lives."""
         disk = SimulatedDisk(capacity_bytes=self.capacity_bytes)
-        disk._root = copy.deepcopy(self._root)
+        with self._guard:
+            disk._root = copy.deepcopy(self._root)
         return disk
 
     def fingerprint(self) -> bytes:
@@ -355,11 +360,13 @@ class SimulatedDisk:
 
     def paths(self) -> tuple[str, ...]:
         """The paths of all files."""
-        return tuple(sorted(_paths("", self._root)))
+        with self._guard:
+            return tuple(sorted(_paths("", self._root)))
 
     def content(self, path: str) -> bytes:
         """The bytes of a file as programs see them."""
-        return bytes(self._file_at(path).seen)
+        with self._guard:
+            return bytes(self._file_at(path).seen)
 
     def replace(self, path: str, content: bytes) -> None:
         """Damage: put other bytes in place of a file's, durably."""

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import decimal
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headgate.execution.actions import Abort
@@ -28,6 +29,7 @@ from headgate.execution.output import Output
 from headgate.execution.signature import Signature
 from headgate.state.table import Access, Table
 from headgate.testing.arrival import Event, Inlet, Rules, examine, in_order, make_rules, result
+from headgate.testing.promises import broken_promise
 from headgate.testing.records import Record, View
 from headgate.testing.scalars import EXACT, arrived, blank, default, shown
 
@@ -70,6 +72,10 @@ class SerialOracle:
             if key in found:
                 raise ValueError(f"two rows have the key {key}")
             found[key] = record
+        added = {(name, key): record for key, record in found.items()}
+        broken = self._broken([self.declared[name]], added)
+        if broken is not None:
+            raise ValueError(f"the rows of table {name!r}: {broken}")
         self.rows[name].update(found)
         self.filled.add(name)
         self.epoch += 1
@@ -86,6 +92,7 @@ class SerialOracle:
         late: str = "reject",
         name: str | None = None,
         batch_size: int | None = None,
+        updates: bool = False,
     ) -> list[dict[str, Any]]:
         """The results that `engine.run` must give for these events, as dicts in order.
 
@@ -93,6 +100,7 @@ class SerialOracle:
         in a list of dicts the engine refuses it with an InputError.
         """
         rules = make_rules(transaction, order_by, route_by, watermark, late, name)
+        rules = replace(rules, updates=updates)
         size = batch_size or max(1, len(events))
         results = []
         for first in range(0, len(events), size):
@@ -181,6 +189,7 @@ class SerialOracle:
         event.outcome = "committed" if event.reason is None else "aborted"
         if event.reason is not None:
             return
+        event.left = {name: _shown_rows(found) for name, found in event.left.items()}
         for (name, key), record in copies.items():
             if record.written:
                 self.filled.add(name)
@@ -202,13 +211,29 @@ class SerialOracle:
             if not all(record.alive for record in records):
                 return f"missing key: {access.table.name}"
         try:
+            event.left = _left(signature, rows)
             with decimal.localcontext(EXACT):
                 answer = signature.function(*_arguments(signature, event, values, rows))
                 if isinstance(answer, Abort):
                     return answer.reason
-                return _failed_check(signature.accesses, rows)
+                failed = _failed_check(signature.accesses, rows)
         except Exception as error:
             return _error_reason(error)
+        written = [access.table for access in signature.accesses if not access.read_only]
+        return failed if failed is not None else self._broken(written, copies)
+
+    def _broken(
+        self, written: Sequence[Table], copies: Mapping[tuple[str, Key], Record]
+    ) -> str | None:
+        """The constraint that would not hold with these copies in place, or None."""
+        if not any(table.unique or table.references for table in self.declared.values()):
+            return None
+        after = {name: dict(rows) for name, rows in self.rows.items()}
+        for (name, key), record in copies.items():
+            after[name].pop(key, None)
+            if record.alive:
+                after[name][key] = record
+        return broken_promise(written, self.declared, after)
 
     def _copies(
         self, access: Access, values: Mapping[str, Any], copies: dict[tuple[str, Key], Record]
@@ -231,6 +256,22 @@ def _create(table: Table, records: Iterable[Record]) -> None:
             others = [column for column in table.schema if column.name not in table.key]
             record.values.update({column.name: default(column) for column in others})
             record.alive = record.written = True
+
+
+def _left(signature: Signature, rows: Sequence[Sequence[Record]]) -> dict[str, Any]:
+    """By parameter: the copies it works on, one for `at`, a list for `each`."""
+    named = [one for one in signature.parameters if isinstance(one.stands_for, Access)]
+    return {
+        parameter.name: list(found) if access.form == "each" else found[0]
+        for parameter, access, found in zip(named, signature.accesses, rows, strict=True)
+    }
+
+
+def _shown_rows(found: Record | list[Record]) -> Any:
+    """Rows as results show them; a deleted one is None."""
+    if isinstance(found, list):
+        return [_shown_rows(record) for record in found]
+    return _shown_row(found) if found.alive else None
 
 
 def _arguments(

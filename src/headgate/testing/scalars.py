@@ -194,6 +194,10 @@ def same(one: Any, other: Any) -> bool:
         return both_missing or struct.pack("<d", one) == struct.pack("<d", other)
     if isinstance(one, bool) != isinstance(other, bool):
         return False
+    if isinstance(one, dict) and isinstance(other, dict):
+        return list(one) == list(other) and all(same(one[name], other[name]) for name in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same, one, other))
     return bool(one == other)
 
 

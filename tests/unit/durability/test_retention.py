@@ -13,6 +13,7 @@ import pytest
 
 from headgate.durability import Commit, Retention, Store, StoreReader
 from headgate.durability import floor as floor_module
+from headgate.durability.retention import SNAPSHOTS_KEPT
 from headgate.errors import DamageError, InputError
 from headgate.io import RealDisk
 from headgate.testing.disk import SimulatedClock
@@ -181,9 +182,9 @@ def test_a_lease_that_the_writer_swept_away_at_birth_is_taken_again(
     monkeypatch.setattr(place.disk, "exists", sweep_once)
     lease = floor_module.take_lease(place.disk, place.path, 0)
     assert lease is not None and swept
-    assert floor_module.leased_epochs(place.disk, place.path) == [0]
+    assert floor_module.leased_epochs(place.disk, place.path, 0) == [0]
     lease.release()
-    assert floor_module.leased_epochs(place.disk, place.path) == []
+    assert floor_module.leased_epochs(place.disk, place.path, 0) == []
 
 
 def test_a_hold_is_taken_again_when_the_floor_rose_meanwhile(
@@ -200,7 +201,65 @@ def test_a_hold_is_taken_again_when_the_floor_rose_meanwhile(
     monkeypatch.setattr(floor_module, "take_lease", slow_lease)
     with place.reader().hold() as held:
         assert held.first_epoch == 10
-        assert floor_module.leased_epochs(place.disk, place.path) == [10]
+        assert floor_module.leased_epochs(place.disk, place.path, 0) == [10]
+
+
+def test_a_store_that_was_trimmed_once_keeps_its_floor_when_it_keeps_everything(
+    place: Place,
+) -> None:
+    lived(place, 12, 5, Retention(snapshots=1)).close()
+    lived(place, 12, 5, None).close()
+    check_all(place, 10, 24)
+
+
+def test_who_follows_the_log_does_not_keep_old_snapshots(place: Place) -> None:
+    store = lived(place, 12, 5, None)
+    place.reader().hold_for(3600)
+    followed = StoreReader.open(place.path, place.disk, held_from=12).hold()
+    for epoch in range(13, 30):
+        store.commit(commit(epoch))
+        if epoch % 5 == 0:
+            store.snapshot()
+    assert len(names(place, "snapshots")) == SNAPSHOTS_KEPT
+    check_all(place, 0, 29)
+    followed.release()
+
+
+def test_a_hold_for_a_time_lasts_that_long_and_is_taken_over_by_others(place: Place) -> None:
+    clock = SimulatedClock(0, step_us=0)
+    store = Store.open(place.path, place.disk, clock, segment_bytes=2000)
+    store.recover()
+    store.write_manifest(TABLES)
+    policy = Retention(snapshots=1)
+
+    def grow(first: int, last: int) -> None:
+        for epoch in range(first, last + 1):
+            store.commit(commit(epoch))
+        store.snapshot()
+        store.trim(policy)
+
+    grow(1, 10)
+    held_from = place.reader().hold_for(60, clock)
+    assert held_from == 10
+    grow(11, 20)
+    clock.advance(59)
+    grow(21, 30)
+    assert place.reader().first_epoch() == 30
+    taken_over = StoreReader.open(place.path, place.disk, held_from=held_from)
+    assert taken_over.table("t", 12).column("value").to_pylist() == values_at(12)
+    assert taken_over.hold_for(60, clock) == held_from
+    clock.advance(30)
+    store.trim(policy)
+    assert [epoch for epoch, _ in taken_over.results(11, 25)] == [*range(11, 26)]
+    clock.advance(31)
+    with taken_over.hold():  # while someone reads, the end of the time changes nothing
+        store.trim(policy)
+        assert taken_over.table("t", 12).column("value").to_pylist() == values_at(12)
+    assert store.trim(policy).removed
+    assert names(place, "readers") == []
+    with pytest.raises(InputError, match="trimmed while they were read: a lease had ended"):
+        taken_over.table("t", 12)
+    store.close()
 
 
 HOLD = """

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.planning.figures import measure
+from headgate.planning.figures import measure_transactions
 from headgate.planning.graph import Graph, Operations, build_graph, number_rows
 
 ROWS = 6
@@ -90,10 +90,10 @@ def test_rows_are_numbered_by_first_appearance_and_the_scratch_is_left_clean() -
 def test_the_figures_of_a_small_graph() -> None:
     units = [{0: True, 1: True}, {2: True}, {0: True, 2: False}, {0: False}]
     operations = operations_of(units)
-    figures = measure(operations, build_graph(operations, 3), 3)
-    assert figures.transactions == 4
-    assert figures.operations == 6
-    assert figures.edges == 3
-    assert figures.strata == 3
-    assert figures.widest_stratum == 2
-    assert figures.longest_chain == 3
+    shape, skewed = measure_transactions(operations, build_graph(operations, 3), 3)
+    assert shape.tasks == 4
+    assert shape.edges == 3
+    assert shape.strata == 3
+    assert shape.widest_stratum == 2
+    assert shape.ideal_speedup == 4 / 3
+    assert skewed == 1.5

@@ -1,0 +1,91 @@
+"""What planning costs: nanoseconds per operation for batches of growing size.
+
+Operations are those of the Streaming Ledger: deposits of two rows and transfers of four, each row
+one operation, cut as the engine cuts them; keys are drawn as in the workloads. Nothing runs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from bench.workloads import zipf_shares
+from headgate.planning.graph import Operations, build_graph
+from headgate.planning.precedence import Units, chain_tasks, link, unit_tasks
+
+SIZES = (10_240, 102_400, 1_024_000)  # operations of a batch
+KEYS = 100_000
+THETA = 0.2
+OPERATIONS = 3  # of a transaction in the mean: half have two, half have four
+
+Row = dict[str, Any]
+
+
+def make_operations(count: int, keys: int = KEYS, seed: int = 7) -> Operations:
+    """So many operations: deposits and transfers in turn; rows are numbered from 0 on."""
+    random = np.random.default_rng(seed)
+    pairs = -(-count // (2 * OPERATIONS))
+    sizes = np.tile([2, 4], pairs)
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    shares = np.cumsum(zipf_shares(keys, THETA))
+    drawn = np.minimum(np.searchsorted(shares, random.random(starts[-1])), keys - 1)
+    # No row twice in a transaction: each of its operations has a quarter of the keys for itself.
+    place = np.arange(starts[-1]) - np.repeat(starts[:-1], sizes)
+    rows = (drawn // 4 * 4 + place).astype(np.int64)
+    _, numbered = np.unique(rows, return_inverse=True)
+    return Operations(starts, numbered.astype(np.int64), np.ones(len(rows), np.int64))
+
+
+def make_units(operations: Operations) -> Units:
+    """One unit an operation; it reads its own row and, as a transfer does, its transaction's first.
+
+    A deposit's two units know nothing of each other; those of a transfer all look at its source.
+    """
+    count = len(operations.rows)
+    sizes = np.diff(operations.starts)
+    first = np.repeat(operations.starts[:-1], sizes)
+    numbers = np.arange(count)
+    looks = (np.repeat(sizes, sizes) == 4) & (numbers != first)
+    read_starts = np.concatenate([[0], np.cumsum(1 + looks)])
+    reads = np.empty(read_starts[-1], np.int64)
+    reads[read_starts[:-1]] = numbers
+    reads[read_starts[:-1][looks] + 1] = first[looks]
+    return Units(
+        operations.starts, operations.rows, operations.writes, numbers, operations.starts,
+        np.repeat(np.arange(operations.units), sizes), read_starts, reads,
+        int(operations.rows.max(initial=-1)) + 1,
+    )  # fmt: skip
+
+
+def measure_planning(repeats: int, sizes: tuple[int, ...] = SIZES) -> list[Row]:
+    """One row a size and step: the median time, per operation."""
+    rows = []
+    for size in sizes:
+        operations = make_operations(size)
+        units = make_units(operations)
+        graph = link(units)
+        steps: dict[str, Callable[[], Any]] = {
+            "link operations": lambda units=units: link(units),
+            "strata of operations": lambda graph=graph: unit_tasks(graph).by_stratum,
+            "chains and their strata": lambda graph=graph: chain_tasks(graph).by_stratum,
+            "graph of whole transactions": lambda operations=operations, units=units: build_graph(
+                operations, units.row_count
+            ),
+        }
+        for step, action in steps.items():
+            action()
+            times_s = [_seconds(action) for _ in range(repeats)]
+            each = median(times_s) / len(operations.rows) * 1e9
+            rows.append({"operations": len(operations.rows), "step": step, "ns": each})
+    return rows
+
+
+def _seconds(action: Callable[[], Any]) -> float:
+    """Of this thread's own time: planning has one thread, and others' work is not its cost."""
+    began = time.thread_time()
+    action()
+    return time.thread_time() - began

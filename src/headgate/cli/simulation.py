@@ -1,0 +1,194 @@
+"""`headgate simulate`: a batch of a user's events on more cores than there are here.
+
+The user's engine is only read: what must run to be measured runs in a copy of its rows in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from headgate.cli.curves import draw_page
+from headgate.cli.output import make_console, make_grid
+from headgate.engine import Engine, open_engine
+from headgate.errors import InputError
+from headgate.execution.cache import cache_folder
+from headgate.planning.precedence import Units
+from headgate.scheduling.calibration import load_thresholds
+from headgate.scheduling.decision import Thresholds
+from headgate.scheduling.simulation import CORES, PlannedBatch, plan_batch, speedups
+from headgate.transactions import Transaction
+from headgate.web.target import open_program
+
+SHOWN_CORES = (1, 2, 4, 8, 16, 32, 64)
+READERS = {
+    ".parquet": "read_parquet",
+    ".csv": "read_csv",
+    ".json": "read_json",
+    ".jsonl": "read_json",
+    ".ndjson": "read_json",
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to simulate: the engine, its events, and how they are run."""
+
+    app: str
+    events: Path
+    transaction: str | None
+    route_by: str | None
+    routes: Sequence[str]  # each as "value=transaction"
+    order_by: Sequence[str]
+    batch_events: int
+    cost_ns: float | None  # of one operation; None: as measured
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """What came out: for each strategy its speed-up by cores."""
+
+    batch: PlannedBatch
+    operation_ns: float
+    costs: Thresholds
+    cores: tuple[int, ...]
+    speedups: Mapping[str, Sequence[float]]
+
+    def facts(self) -> list[str]:
+        """In words what was replayed, and with which costs."""
+        figures, costs = self.batch, self.costs
+        return [
+            f"{figures.operations.units:,} transactions, {len(figures.operations.rows):,} "
+            f"operations of {self.operation_ns:,.0f} ns, {figures.aborts:,} aborts",
+            f"{figures.graph.strata:,} strata of transactions, {figures.unit_tasks.strata:,} of "
+            f"operations; one after another {figures.serial_ns / 1e6:,.2f} ms",
+            f"costs: plan {costs.plan_ns_per_operation:.0f} and "
+            f"{costs.unit_plan_ns_per_operation:.0f} ns an operation, version "
+            f"{costs.version_ns_per_operation:.0f} ns, signal {costs.signal_ns:.0f} ns, barrier "
+            f"{costs.barrier_ns / 1e3:.1f} µs, thread {costs.start_ns / 1e3:.0f} µs, abort "
+            f"{costs.abort_ns / 1e3:.1f} µs",
+        ]
+
+
+def run_simulation(request: Request, cores_max: int, out: Path) -> None:
+    """Simulate, show the table, and write the page with the curves."""
+    events = read_events(request.events).slice(0, request.batch_events)
+    with open_program(request.app) as engine:
+        found = simulate_events(engine, events, request, cores_max)
+    out.write_text(draw_page(f"Simulated: {request.app}", found.facts(), found.cores,
+                             found.speedups), encoding="utf-8")  # fmt: skip
+    show(found)
+    make_console().print(f"The curves are in {out}")
+
+
+def simulate_events(
+    engine: Engine, events: pa.Table, request: Request, cores_max: int
+) -> Simulated:
+    """Plan one batch in a copy of the engine, measure it, and replay it."""
+    chosen = choose_transaction(engine, events, request)
+    options: dict[str, Any] = {"order_by": list(request.order_by) or None}
+    options["route_by"] = request.route_by
+    with copy_engine(engine) as copy:
+        graph = copy.explain(chosen, events, **options).graph
+        if not graph.units.operations:
+            raise InputError("these events touch no row: there is nothing to simulate")
+        measured = copy.run(chosen, events, scheme="serial", **options)
+        aborts = sum(one == "aborted" for one in measured.column("outcome").to_pylist())
+        cost_ns = request.cost_ns or measured_cost_ns(copy, graph.units)
+    batch = plan_batch(graph, cost_ns, aborts)
+    costs = load_thresholds(cache_folder())
+    cores = (*(count for count in CORES if count < cores_max), cores_max)
+    return Simulated(batch, cost_ns, costs, cores, speedups(batch, costs, cores))
+
+
+def copy_engine(engine: Engine) -> Engine:
+    """The same tables and transactions in memory, with the rows as they are now."""
+    copy = open_engine(None, engine.tables.values(), engine.transactions.values())
+    for name in engine.tables:
+        quoted = name.replace('"', '""')
+        copy.load(name, engine.sql(f'select * from "{quoted}"').arrow())
+    return copy
+
+
+def measured_cost_ns(engine: Engine, units: Units) -> float:
+    """What one operation took in the batch that this engine has run, and in no other."""
+    known = [program.cost_ns for program in engine._programs.values() if program.cost_ns]
+    if not known:
+        raise InputError("so few events say little of what an operation costs: give --cost-ns")
+    return known[0] * units.transactions / units.operations
+
+
+# --- what the user named ------------------------------------------------------------------------
+
+
+def read_events(path: Path) -> pa.Table:
+    """The events of a Parquet, CSV or JSON file."""
+    reader = READERS.get(path.suffix.lower())
+    if reader is None:
+        raise InputError(f"{path}: events come in {', '.join(READERS)} files")
+    if not path.exists():
+        raise InputError(f"there is no file {path}")
+    connection = duckdb.connect()
+    try:
+        connection.execute("set timezone = 'UTC'")
+        found = connection.sql(f"select * from {reader}(?)", params=[str(path)]).to_arrow_table()
+    except duckdb.Error as error:
+        raise InputError(f"{path} cannot be read: {error}") from error
+    finally:
+        connection.close()
+    return found
+
+
+def choose_transaction(
+    engine: Engine, events: pa.Table, request: Request
+) -> Transaction | dict[Any, Transaction]:
+    """The transaction, or those that a column tells apart: by their names, if nothing is said."""
+    if request.route_by is None:
+        if request.transaction is None and len(engine.transactions) != 1:
+            names = ", ".join(engine.transactions)
+            raise InputError(
+                f"which transaction? Give --transaction or --route-by; there are: {names}"
+            )
+        return _named(engine, request.transaction or next(iter(engine.transactions)))
+    if request.route_by not in events.column_names:
+        raise InputError(f"the events have no column {request.route_by!r} to route by")
+    is_whole = pa.types.is_integer(events.schema.field(request.route_by).type)
+    pairs = [_route(one) for one in request.routes] or [(one, one) for one in engine.transactions]
+    return {int(value) if is_whole else value: _named(engine, name) for value, name in pairs}
+
+
+def _route(text: str) -> tuple[str, str]:
+    value, sign, name = text.partition("=")
+    if not sign:
+        raise InputError(f"--route is value=transaction, not {text!r}")
+    return value, name
+
+
+def _named(engine: Engine, name: str) -> Transaction:
+    if name not in engine.transactions:
+        known = ", ".join(engine.transactions)
+        raise InputError(f"no transaction {name!r} in this engine; there are: {known}")
+    found: Transaction = engine.transactions[name]
+    return found
+
+
+# --- what is shown ------------------------------------------------------------------------------
+
+
+def show(found: Simulated) -> None:
+    """The speed-ups as a table, the best of the most cores first."""
+    console = make_console()
+    for fact in found.facts():
+        console.print(fact)
+    places = [place for place, count in enumerate(found.cores)
+              if count in SHOWN_CORES or place == len(found.cores) - 1]  # fmt: skip
+    sides = {"strategy": "left", **{str(found.cores[place]): "right" for place in places}}
+    grid = make_grid("Speed-up by cores", sides)
+    for name, line in sorted(found.speedups.items(), key=lambda item: -item[1][-1]):
+        grid.add_row(name, *(f"{line[place]:.2f}" for place in places))
+    console.print(grid)

@@ -1,0 +1,179 @@
+"""Point reads: one row by its key, out of the replica, at the cost of a few dictionary look-ups.
+
+A getter is generated for its table. It knows where it found a key last time; the key stands in the
+row itself, so a place that is no longer right is noticed, and the copy's mark tells whether the row
+changed while it was read. What cannot be answered like this goes the long way, under a lock.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headgate.errors import InputError
+from headgate.query.replica import Copy, Replica
+from headgate.state import index
+from headgate.state.columns import to_stored
+from headgate.state.layout import WORD_BYTES, Layout
+from headgate.state.rows import Rows
+from headgate.state.schema import ColumnType
+
+Row = dict[str, Any]
+PLACES_MAX = 1 << 20  # keys whose place a getter remembers; then it begins anew
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_DAY_ZERO = datetime.date(1970, 1, 1).toordinal()
+_FORMATS = {"u1": "B", "i4": "i", "i8": "q", "f4": "f", "f8": "d"}
+_SIMPLE = ("int", "bigint", "float", "double")
+_NAMES = {
+    "delta": datetime.timedelta,
+    "zero": _EPOCH,
+    "day": datetime.date.fromordinal,
+    "decimal": decimal.Decimal,
+}
+
+
+def make_getter(
+    copy: Copy, replica: Replica, refresh: Callable[[str], None]
+) -> Callable[[Any], Row | None]:
+    """The function that `engine.get` calls with a key."""
+    places: dict[Any, int] = {}
+    row_bytes = copy.rows.layout.words * WORD_BYTES
+    has_texts = any(field.type.kind == "string" for field in copy.rows.layout.fields)
+
+    def find(key: Any) -> Row | None:
+        with replica.lock:
+            if copy.mark is None:
+                refresh(copy.table.name)
+            slot = slot_of(copy.rows, key)
+            if slot < 0:
+                return None
+            if len(places) >= PLACES_MAX:
+                places.clear()
+            places[key] = slot * row_bytes
+            if has_texts:
+                _note_texts(copy.rows, slot, replica)
+            found: Row = read(copy.view, slot * row_bytes)
+            return found
+
+    names: dict[str, Any] = {
+        **_NAMES,
+        "copy": copy,
+        "places": places,
+        "texts": replica.texts,
+        "unpack": struct.Struct(row_format(copy.rows.layout)).unpack_from,
+        "find": find,
+    }
+    exec(getter_source(copy.rows), names)  # text of our own making, from declared names
+    read = names["read"]
+    getter: Callable[[Any], Row | None] = names["get"]
+    return getter
+
+
+def slot_of(rows: Rows, key: Any) -> int:
+    """The slot of a key, -1 when there is no such row; InputError for what cannot be a key."""
+    names = rows.table.key
+    parts = key if isinstance(key, tuple) else (key,)
+    if len(parts) != len(names):
+        what = ", ".join(names)
+        raise InputError(
+            f"table {rows.table.name!r}: its key is ({what}); {key!r} has {len(parts)} parts"
+        )
+    words = [_key_word(rows, name, part) for name, part in zip(names, parts, strict=True)]
+    if len(words) == 1:
+        return int(index.find(rows.entries, rows.words, words[0]))
+    keys = np.array(words, np.int64).reshape(-1, 1)
+    return int(index.find_wide(rows.entries, rows.words, keys, 0))
+
+
+def _key_word(rows: Rows, name: str, part: Any) -> int:
+    kind = rows.table.schema[name].type
+    if kind.kind == "bigint" and type(part) is int and -(1 << 63) <= part < 1 << 63:
+        return part
+    where = f"table {rows.table.name!r}: key column {name!r}"
+    try:
+        array = pa.array([part])
+    except (pa.ArrowException, OverflowError) as error:
+        raise InputError(f"{where}: {part!r} cannot be a key: {error}") from None
+    stored = to_stored(array, kind, rows.pool, where)
+    if stored.faults is not None:
+        raise InputError(f"{where}: {part!r} cannot be a key of type {kind}")
+    return int(stored.values[0])
+
+
+def _note_texts(rows: Rows, slot: int, replica: Replica) -> None:
+    """Remember the texts of a row, for the next read of it."""
+    record = rows.records[slot]
+    if len(replica.texts) > PLACES_MAX:
+        replica.texts.clear()
+    for field in rows.layout.fields:
+        if field.type.kind == "string":
+            code = int(record[field.name])
+            if code not in replica.texts:
+                replica.texts[code] = rows.pool.text(code)
+
+
+# --- the text of a getter ---------------------------------------------------------------------
+
+
+def row_format(layout: Layout) -> str:
+    """A row's bytes for `struct`: the header, then the fields in the order of their places."""
+    text, place = "<q", WORD_BYTES
+    for field in sorted(layout.fields, key=lambda field: field.offset):
+        code = _FORMATS[field.format]
+        text += "x" * (field.offset - place) + code
+        place = field.offset + struct.calcsize("<" + code)
+    return text
+
+
+def getter_source(rows: Rows) -> str:
+    """Two functions: `get` for a key, and `read` for a row whose place is known."""
+    fields = rows.layout.fields
+    numbers = {field.name: place for place, field in enumerate(fields)}
+    placed = sorted(fields, key=lambda field: field.offset)
+    targets = ", ".join(f"v{numbers[field.name]}" for field in placed)
+    values = {f.name: _value(f.type, f"v{numbers[f.name]}") for f in fields}
+    keys = [values[name] for name in rows.table.key]
+    key = keys[0] if len(keys) == 1 else f"({', '.join(keys)})"
+    row = ", ".join(f"{name!r}: {value}" for name, value in values.items())
+    return f"""
+def get(key):
+    mark = copy.mark
+    if mark is not None:
+        place = places.get(key)
+        if place is not None:
+            head, {targets} = unpack(copy.view, place)
+            try:
+                if head & 1 and {key} == key:
+                    row = {{{row}}}
+                    if copy.mark is mark:
+                        return row
+            except KeyError:
+                pass  # a text that nobody met yet
+    return find(key)
+
+def read(view, place):
+    head, {targets} = unpack(view, place)
+    return {{{row}}}
+"""
+
+
+def _value(kind: ColumnType, name: str) -> str:
+    """The expression that makes a Python value of a stored one."""
+    if kind.kind in _SIMPLE:
+        return name
+    if kind.kind == "boolean":
+        return f"{name} != 0"
+    if kind.kind == "string":
+        return f"texts[{name}]"
+    if kind.kind == "timestamp":
+        return f"zero + delta(0, 0, {name})"
+    if kind.kind == "date":
+        return f"day({_DAY_ZERO} + {name})"
+    return f"decimal({name}).scaleb({-kind.scale})"

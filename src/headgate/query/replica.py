@@ -1,0 +1,263 @@
+"""The replica: a second copy of the rows, for queries: one whole, durable epoch at any time.
+
+The stream never waits for a reader. A commit only hands over what it changed (`note`), and says
+when that is durable (`publish`); readers bring the copy forward, one at a time, under a lock of
+their own. Tables that nobody reads are not copied.
+
+A copy's `mark` is an object that is new for each of its states, and None while it is behind or
+being changed. Who finds the same mark after reading as before has read one whole epoch.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from headgate.durability import ALIVE, SLOT
+from headgate.query import mirror
+from headgate.query.overwriting import flags_of, numbers_of, overwrite
+from headgate.state.rows import Rows
+from headgate.state.strings import StringPool
+from headgate.state.table import Table
+
+PENDING_ROWS_MAX = 1 << 20  # handed over and read by nobody: then the tables are followed no more
+PENDING_EPOCHS_MIN = 64
+POOL_SLACK = 1 << 18  # texts that the copies' pool may hold for nothing
+
+
+class Origin(Protocol):
+    """The rows that are copied; all of it is called under the engine's lock."""
+
+    @property
+    def epoch(self) -> int: ...
+
+    @property
+    def rows(self) -> Mapping[str, Rows]: ...
+
+    def changes(self, name: str, slots: np.ndarray, /) -> pa.RecordBatch: ...
+
+
+class Stream(Protocol):
+    """What a reader needs of the engine once in a while: to hold it, and to wait for its disk."""
+
+    @property
+    def lock(self) -> threading.RLock: ...
+
+    def wait(self, epoch: int, /) -> None: ...
+
+
+class Handed(NamedTuple):
+    """What one epoch changed in the tables that are followed."""
+
+    epoch: int
+    tables: Mapping[str, pa.RecordBatch]
+
+
+class Copy:
+    """One table's rows as of the replica's epoch."""
+
+    def __init__(self, table: Table, pool: StringPool) -> None:
+        self.table = table
+        self.empty(pool)
+
+    def empty(self, pool: StringPool) -> None:
+        """Hold no rows, as at the beginning."""
+        self.mark: object | None = None
+        self.rows = Rows(self.table, pool)
+        self.mirror = mirror.Mirror(self.rows)
+        self.view = _bytes_of(self.rows)
+        self.chunk_count = 0  # chunks that were ever copied
+        self.stale: set[int] = set()  # those of them that changed unseen since
+
+    def miss(self, slots: np.ndarray) -> None:
+        """Remember that these slots changed, for nobody follows the table."""
+        known = self.chunk_count
+        if len(self.stale) < known:
+            marks = np.zeros(known + 1, np.bool_)
+            marks[np.minimum(slots // mirror.CHUNK_SLOTS, known)] = True
+            self.stale.update(np.flatnonzero(marks[:known]).tolist())
+
+    def put(self, changes: pa.RecordBatch, epoch: int) -> None:
+        """Apply changed rows, as the log has them."""
+        if changes.num_rows == 0:
+            return
+        slots, alive = numbers_of(changes.column(SLOT)), flags_of(changes.column(ALIVE))
+        if not overwrite(self.rows, slots, alive, changes, epoch):
+            self.rows.replace(slots, alive, changes, epoch)
+        self.mirror.note(slots)
+        self.view = _bytes_of(self.rows)
+
+
+def _bytes_of(rows: Rows) -> memoryview:
+    return memoryview(rows.words.reshape(-1).view(np.uint8).data)
+
+
+class Replica:
+    """The copies of all tables that are read; `lock` is the readers' own."""
+
+    def __init__(self, origin: Origin, tables: Mapping[str, Table]) -> None:
+        self._origin = origin
+        self.lock = threading.RLock()
+        self.epoch = 0
+        self.published = 0
+        self.followed: frozenset[str] = frozenset()  # changes under the engine's lock
+        self._publishing = threading.Lock()
+        self._pending: deque[Handed] = deque()
+        self._handed_rows = 0  # counted by the stream
+        self._taken_rows = 0  # counted by readers
+        self.pool = StringPool()
+        self._pool_used = 0
+        self.texts: dict[int, str] = {}  # of codes that point reads met
+        self.copies = {name: Copy(table, self.pool) for name, table in tables.items()}
+
+    # --- the stream's side, under the engine's lock -------------------------------------------
+
+    def note(
+        self, epoch: int, changed: Mapping[str, np.ndarray], logged: Mapping[str, pa.RecordBatch]
+    ) -> None:
+        """Hand over what an epoch changed; `logged` has it in the log's form, if there is one."""
+        handed = {}
+        for name, slots in changed.items():
+            if name not in self.followed:
+                self.copies[name].miss(slots)
+            else:
+                found = logged.get(name)
+                handed[name] = self._origin.changes(name, slots) if found is None else found
+                self._handed_rows += len(slots)
+        if handed:
+            self._pending.append(Handed(epoch, handed))
+            if (
+                self._handed_rows - self._taken_rows > PENDING_ROWS_MAX
+                and len(self._pending) > PENDING_EPOCHS_MIN
+            ):
+                self._let_go()
+
+    def _let_go(self) -> None:
+        """Nobody reads: follow no table, and remember only where they changed."""
+        self.followed = frozenset()
+        for copy in self.copies.values():
+            copy.mark = None
+        while self._pending:
+            try:
+                handed = self._pending.popleft()
+            except IndexError:  # a reader was faster
+                break
+            for name, changes in handed.tables.items():
+                self.copies[name].miss(changes.column(SLOT).to_numpy())
+                self._handed_rows -= changes.num_rows
+
+    def publish(self, epoch: int) -> None:
+        """Epochs up to this one are durable: let readers see them. Any thread may say so."""
+        with self._publishing:
+            if epoch > self.published:
+                self.published = epoch
+                for copy in self.copies.values():
+                    copy.mark = None
+
+    def hide(self) -> None:
+        """Nothing is to be read any more without asking."""
+        for copy in self.copies.values():
+            copy.mark = None
+
+    # --- the readers' side, under `lock` ------------------------------------------------------
+
+    def refresh(self, names: Iterable[str], stream: Stream) -> None:
+        """Bring the copies to the newest durable epoch, and these tables among them."""
+        wanted = frozenset(names)
+        try:
+            while True:
+                if not wanted <= self.followed:
+                    self._follow(wanted - self.followed, stream)
+                self._catch_up()
+                if wanted <= self.followed:
+                    return
+        except BaseException:
+            self._forget(stream)
+            raise
+
+    def _catch_up(self) -> None:
+        target, followed = self.published, self.followed
+        if target > self.epoch:
+            for name in followed:
+                self.copies[name].mark = None
+            while (handed := self._next(target)) is not None:
+                for name, changes in handed.tables.items():
+                    self.copies[name].put(changes, handed.epoch)
+                    self._taken_rows += changes.num_rows
+            self._compact_pool()
+            self.epoch = target
+        mark = object()
+        for name in followed:
+            if self.copies[name].mark is None:
+                self.copies[name].mark = mark
+        # The stream clears the marks after it moved on: whoever came last, they are clear now.
+        if self.published > target or self.followed != followed:
+            for copy in self.copies.values():
+                copy.mark = None
+
+    def _next(self, target: int) -> Handed | None:
+        try:
+            if self._pending[0].epoch > target:
+                return None
+            return self._pending.popleft()
+        except IndexError:
+            return None
+
+    def _follow(self, names: frozenset[str], stream: Stream) -> None:
+        """Copy tables chunk by chunk, so that the stream goes on in between.
+
+        A chunk may be newer than the one before it. From the first one on every commit hands over
+        its changes, and all of them are applied after the last: then the table is of one epoch.
+        """
+        with stream.lock:
+            chunks = {name: self._stale_chunks(name) for name in names}
+            self.followed |= names
+        for name, numbers in chunks.items():
+            for number in numbers:
+                with stream.lock:
+                    epoch, found = self._origin.epoch, self._image(name, number)
+                self.copies[name].put(found, epoch)
+        with stream.lock:
+            epoch = self._origin.epoch
+        stream.wait(epoch)
+
+    def _stale_chunks(self, name: str) -> list[int]:
+        copy, live = self.copies[name], self._origin.rows[name]
+        copy.rows.reserve(max(0, live.count - copy.rows.count))
+        count = -(-live.count // mirror.CHUNK_SLOTS)
+        found = [*sorted(copy.stale), *range(copy.chunk_count, count)]
+        copy.stale.clear()
+        copy.chunk_count = count
+        return found
+
+    def _image(self, name: str, chunk: int) -> pa.RecordBatch:
+        first = chunk * mirror.CHUNK_SLOTS
+        last = min(first + mirror.CHUNK_SLOTS, self._origin.rows[name].count)
+        return self._origin.changes(name, np.arange(first, last))
+
+    def _forget(self, stream: Stream) -> None:
+        """A copy was left half done: begin anew, as if nothing had ever been read."""
+        with stream.lock:
+            self.followed = frozenset()
+            self._pending.clear()
+            self._handed_rows = self._taken_rows = 0
+            self.pool, self._pool_used = StringPool(), 0
+            self.texts.clear()
+            for copy in self.copies.values():
+                copy.empty(self.pool)
+
+    def _compact_pool(self) -> None:
+        if self.pool.count > 2 * self._pool_used + POOL_SLACK:
+            used = [codes for copy in self.copies.values() for codes in copy.rows.text_codes()]
+            self.pool.compact(used)
+            self.texts.clear()
+            self._pool_used = self.pool.count
+
+    def tables(self, names: Iterable[str]) -> dict[str, pa.Table]:
+        """The tables of this epoch as Arrow; they do not change under whoever holds them."""
+        return {name: self.copies[name].mirror.table() for name in names}

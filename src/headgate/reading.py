@@ -1,0 +1,109 @@
+"""Reading: what queries see of an engine: whole epochs that are durable, and nothing else.
+
+A reader never holds the stream up: it reads the replica (query/replica.py) or, of the past, files.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from headgate.durability import StoreReader
+from headgate.errors import InputError
+from headgate.guard import Guard
+from headgate.journal import Journal
+from headgate.memory import Memory
+from headgate.query.point import Row, make_getter
+from headgate.query.sql import (
+    Answer,
+    Connections,
+    Parameters,
+    named_in,
+    run_sql,
+    select_rows,
+)
+from headgate.query.stored import read_table
+from headgate.state.table import Table
+
+Getter = Callable[[Any], Row | None]
+
+
+class Reading:
+    """The reading side of one engine; not to be called by who holds the engine's lock."""
+
+    def __init__(
+        self, memory: Memory, journal: Journal, guard: Guard, lock: threading.RLock
+    ) -> None:
+        self._replica = memory.replica
+        self._journal = journal
+        self._guard = guard
+        self._connections = Connections()
+        self.lock = lock
+        self.wait = guard.wait
+        guard.publish, guard.hide = self._replica.publish, self._hide
+
+    def _hide(self) -> None:
+        self._replica.hide()
+        self._connections.close()
+
+    def sql(self, query: str, parameters: Parameters, epoch: int | None) -> Answer:
+        """Run a query over the tables it names, all of one epoch."""
+        tables, seen = self._tables(named_in(query, self._replica.copies), epoch)
+        for name, copy in self._replica.copies.items():  # for lists of tables and hints of errors
+            tables.setdefault(name, copy.table.schema.arrow.empty_table())
+        return run_sql(query, tables, parameters, connections=self._connections, epoch=seen)
+
+    def scan(
+        self,
+        table: str,
+        where: str | Mapping[str, Any] | None,
+        columns: Sequence[str] | None,
+        epoch: int | None,
+    ) -> Answer:
+        """The rows of one table that meet a condition."""
+        query, parameters = select_rows(self._declared(table), where, columns)
+        return self.sql(query, parameters, epoch)
+
+    def _tables(self, names: Iterable[str], epoch: int | None) -> tuple[dict[str, pa.Table], int]:
+        """These tables at one epoch, and which it is."""
+        self._guard.check()
+        if epoch is None or epoch == self._replica.published:
+            with self._replica.lock:
+                self._replica.refresh(names, self)
+                if epoch is None or epoch == self._replica.epoch:
+                    return self._replica.tables(names), self._replica.epoch
+        return self._past(names, epoch), epoch
+
+    def _past(self, names: Iterable[str], epoch: int) -> dict[str, pa.Table]:
+        store = self._journal.store
+        if store is None:
+            raise InputError(
+                f"no epoch {epoch} here: an engine in memory keeps only its newest, "
+                f"{self._replica.published}; open it with a path to read the past"
+            )
+        reader = StoreReader.open(store.path, store.disk)
+        with reader.hold():
+            first, last = reader.first_epoch(), reader.last_epoch()
+            if not first <= epoch <= last:
+                raise InputError(f"no epoch {epoch}: this store has the epochs {first} to {last}")
+            return {name: read_table(reader, name, epoch) for name in names}
+
+    def getter(self, table: str) -> Getter:
+        """A function from a key to its row in the newest epoch, or None."""
+        copy = self._replica.copies[self._declared(table).name]
+        return make_getter(copy, self._replica, self._refresh)
+
+    def _refresh(self, name: str) -> None:
+        """Bring one table to the newest epoch; the caller has the replica's lock."""
+        self._guard.check()
+        self._replica.refresh((name,), self)
+
+    def _declared(self, name: str) -> Table:
+        found = self._replica.copies.get(name)
+        if found is None:
+            known = ", ".join(self._replica.copies) or "none"
+            raise InputError(f"no table {name!r} in this engine; the tables are: {known}")
+        return found.table

@@ -1,0 +1,94 @@
+"""Sources: which sink sent which micro-batch, and the results it gets when it sends one again.
+
+Each batch of a source is applied at most once; the log, or here the last results, remember it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from headgate.errors import InputError
+from headgate.inlet import Plan
+from headgate.journal import Journal
+from headgate.memory import Memory, Source
+from headgate.results import results_arrow, with_epoch
+
+Caller = tuple[str, object]  # the run of a query, and the sink that it called
+Apply = Callable[[Plan, pa.Table, Source | None, Caller | None], pa.Table]
+
+
+class Sources:
+    """The sources of one engine; used under the engine's lock."""
+
+    def __init__(self, memory: Memory, journal: Journal) -> None:
+        self._memory = memory
+        self._journal = journal
+        self._recent: dict[str, pa.Table] = {}  # in memory only: the last results of each source
+        self._callers: dict[
+            str, tuple[str, int, object]
+        ] = {}  # source -> its last run, batch, sink
+
+    def has_applied(self, source: Source, caller: Caller | None) -> bool:
+        """Whether this micro-batch, or a later one of its query, was committed before."""
+        self._refuse_twin(source, caller)
+        return self._memory.has_applied(source)
+
+    def _refuse_twin(self, source: Source, caller: Caller | None) -> None:
+        """Two sinks in one foreachBatch come with one batch number: only names tell them apart.
+
+        In one run of a query a batch number comes once to each sink, so a second sink with it is
+        another; in a new run it is the same batch sent again.
+        """
+        if caller is None:
+            return
+        run, sink = caller
+        before = self._callers.get(source[0])
+        if before is not None and before[:2] == (run, source[1]) and before[2] is not sink:
+            raise InputError(
+                f"two sinks of this engine got batch {source[1]} of one query; "
+                "give each of them a name: engine.sink(..., name='deposits')"
+            )
+        self._callers[source[0]] = (run, source[1], sink)
+
+    def note(self, source: Source | None, batch: pa.RecordBatch, epoch: int) -> None:
+        """Keep the results of an applied batch where no log does."""
+        if source is not None and self._journal.store is None:
+            self._recent[source[0]] = with_epoch(batch, epoch)
+
+    def recorded(self, plan: Plan, source: Source, wait: Callable[[int], None]) -> pa.Table:
+        """The results that were recorded when this very micro-batch was first applied."""
+        empty = results_arrow(plan).empty_table()
+        batch_id, epoch = self._memory.sources[source[0]]
+        if self._journal.store is None:
+            recent = self._recent.get(source[0])
+            return recent if recent is not None and batch_id == source[1] else empty
+        wait(epoch)
+        if batch_id != source[1]:
+            return empty  # older than the last: Spark does not ask for its results
+        batch = self._journal.results(epoch)
+        return empty if batch is None else with_epoch(batch, epoch)
+
+
+class EngineInlet:
+    """What a sink needs of an engine: the columns to fetch and a place to put a batch."""
+
+    def __init__(self, apply: Apply, plan: Plan) -> None:
+        self._apply = apply
+        self._plan = plan
+
+    @property
+    def columns(self) -> list[str]:
+        return self._plan.columns
+
+    def apply(self, events: pa.Table, source: Source | None, run: str | None = None) -> pa.Table:
+        """One micro-batch, known by its query, its number and the sink's name if it has one.
+
+        The transactions are not part of that name: a program that was changed between a crash and
+        its restart must still recognise the batch that it had committed.
+        """
+        if source is not None and self._plan.name is not None:
+            source = (f"{source[0]}/{self._plan.name}", source[1])
+        caller = None if run is None else (run, self)
+        return self._apply(self._plan, events, source, caller)

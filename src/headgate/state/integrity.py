@@ -1,0 +1,175 @@
+"""Integrity: what is kept beside the rows so that constraints can be tested at once.
+
+For each `unique` an index from the values of its columns to the slots that have them; for each
+reference how many live rows refer to each slot of the parent. Both are made from the rows alone
+when first needed, so neither is logged. Invariant between transactions: they say what the rows say.
+
+The index uses open addressing as the key index does, but an entry's home comes from the part of
+the hash that stands in the entry itself: entries can be moved while rows are half changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numba
+import numpy as np
+
+from headgate.state.constraint import Constraint, Reference, Unique
+from headgate.state.index import SLOT_MASK, TAG_MASK, mix
+from headgate.state.rows import LOAD_FACTOR, Rows
+from headgate.state.table import Table
+
+ENTRIES_MIN = 64
+
+
+# --- one entry ------------------------------------------------------------------------------------
+
+
+@numba.njit(cache=True, nogil=True)
+def hash_of(values: np.ndarray) -> Any:
+    value = np.int64(0)
+    for part in range(len(values)):
+        value = mix(value, values[part])
+    return value
+
+
+@numba.njit(cache=True, nogil=True)
+def enter(entries: np.ndarray, value: int, slot: int) -> None:
+    """Add an entry for a row whose columns have this hash; there must be room."""
+    mask = len(entries) - 1
+    place = (value >> 32) & mask
+    while entries[place] != 0:
+        place = (place + 1) & mask
+    entries[place] = (value & TAG_MASK) | (slot + 1)
+
+
+@numba.njit(cache=True, nogil=True)
+def leave(entries: np.ndarray, value: int, slot: int) -> None:
+    """Take the entry of a row out and close the gap, so that no probe ends early."""
+    mask = len(entries) - 1
+    place = (value >> 32) & mask
+    while (entries[place] & SLOT_MASK) - 1 != slot:
+        if entries[place] == 0:
+            return
+        place = (place + 1) & mask
+    gap = place
+    while True:
+        place = (place + 1) & mask
+        entry = entries[place]
+        if entry == 0:
+            break
+        if ((place - (entry >> 32)) & mask) >= ((place - gap) & mask):
+            entries[gap] = entry
+            gap = place
+    entries[gap] = 0
+
+
+@numba.njit(cache=True, nogil=True)
+def _fill(entries: np.ndarray, values: np.ndarray, words: np.ndarray) -> None:
+    for slot in range(values.shape[1]):
+        if words[slot, 0] & 1:
+            enter(entries, hash_of(values[:, slot]), slot)
+
+
+@numba.njit(cache=True, nogil=True)
+def _first_twin(values: np.ndarray, words: np.ndarray, entries: np.ndarray) -> int:
+    """The first live row whose values an earlier one has, or -1; fills the empty entries."""
+    mask = len(entries) - 1
+    for slot in range(values.shape[1]):
+        if words[slot, 0] & 1 == 0:
+            continue
+        value = hash_of(values[:, slot])
+        place = (value >> 32) & mask
+        while entries[place] != 0:
+            entry = entries[place]
+            if (entry ^ value) & TAG_MASK == 0:
+                other = (entry & SLOT_MASK) - 1
+                same = True
+                for part in range(len(values)):
+                    same &= values[part, other] == values[part, slot]
+                if same:
+                    return slot
+            place = (place + 1) & mask
+        entries[place] = (value & TAG_MASK) | (slot + 1)
+    return -1
+
+
+# --- what is kept for a table ---------------------------------------------------------------------
+
+
+def constraint_values(rows: Rows, columns: Iterable[str]) -> np.ndarray:
+    """The words of these columns, of all slots: columns x slots."""
+    every = slice(0, rows.count)
+    return np.stack([rows.column(name, every).astype(np.int64) for name in columns])
+
+
+def unique_entries(rows: Rows, unique: Unique) -> np.ndarray:
+    """The index of a constraint, with room for every slot there is."""
+    entries: np.ndarray
+    mark, entries = rows.kept.get(unique, (-1, np.empty(0, np.int64)))
+    if mark != rows.refills or rows.count > LOAD_FACTOR * len(entries):
+        entries = _empty(rows)
+        _fill(entries, constraint_values(rows, unique.columns), rows.words)
+        rows.kept[unique] = (rows.refills, entries)
+    return entries
+
+
+def child_counts(tables: Mapping[str, Rows], reference: Reference) -> np.ndarray:
+    """How many live rows refer to each slot of the parent."""
+    child, parent = tables[reference.table], tables[reference.parent]
+    counts: np.ndarray
+    mark, counts = parent.kept.get(reference, (None, np.empty(0, np.int64)))
+    now = (child.refills, parent.refills)
+    if mark != now:
+        slots = parent_slots(tables, reference)
+        counts = np.bincount(slots[slots >= 0], minlength=2 * parent.count + 16).astype(np.int64)
+    elif len(counts) < parent.count:
+        counts = np.concatenate([counts, np.zeros(parent.count + 16, np.int64)])
+    parent.kept[reference] = (now, counts)
+    return counts
+
+
+def parent_slots(tables: Mapping[str, Rows], reference: Reference) -> np.ndarray:
+    """By slot of the child: the parent's slot, -1 where the row is dead or has no parent."""
+    child, parent = tables[reference.table], tables[reference.parent]
+    dead = ((child.words[: child.count, 0] & 1) == 0).astype(np.uint8)
+    return parent.find(constraint_values(child, reference.columns), dead)
+
+
+def _empty(rows: Rows) -> np.ndarray:
+    return np.zeros(1 << int(2 * max(ENTRIES_MIN, rows.count) / LOAD_FACTOR).bit_length(), np.int64)
+
+
+# --- whole tables ---------------------------------------------------------------------------------
+
+
+def first_violation(tables: Mapping[str, Rows], constraint: Constraint) -> int | None:
+    """A slot of the constraint's table whose row breaks it, or None."""
+    rows = tables[constraint.table]
+    if isinstance(constraint, Unique):
+        values = constraint_values(rows, constraint.columns)
+        twin = int(_first_twin(values, rows.words, _empty(rows)))
+        return twin if twin >= 0 else None
+    slots = parent_slots(tables, constraint)
+    parent = tables[constraint.parent]
+    alive = (rows.words[: rows.count, 0] & 1) == 1
+    found = (slots >= 0) & ((parent.words[slots, 0] & 1) == 1)
+    orphans = np.flatnonzero(alive & ~found)
+    return int(orphans[0]) if len(orphans) else None
+
+
+def constraints_on(written: Iterable[Table], tables: Iterable[Table]) -> tuple[Constraint, ...]:
+    """Every constraint that a change of the written tables may break, in the order of judgement.
+
+    Table by table as they are written: its unique columns, its references, those that refer to it.
+    """
+    declared = {table.name: table for table in tables}
+    found: dict[Constraint, None] = {}
+    for table in written:
+        found.update(dict.fromkeys(table.constraints))
+        for name in sorted(declared):
+            refers = (one for one in declared[name].references if one.parent == table.name)
+            found.update(dict.fromkeys(refers))
+    return tuple(found)

@@ -1,0 +1,318 @@
+"""The application: which address does what.
+
+Whatever takes long runs in threads, so that the event loop always has time for the next request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from concurrent.futures import ThreadPoolExecutor
+from time import perf_counter
+from typing import Any
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from headgate.calling import Call
+from headgate.errors import InputError
+from headgate.query.limits import Limit, limited
+from headgate.state.schema import Schema
+from headgate.web import metrics as counting
+from headgate.web.answers import JSON, Answer, chosen_media, encode, plain, table_answer
+from headgate.web.collector import Collector
+from headgate.web.door import Door, header, read_body
+from headgate.web.following import Following, read_place
+from headgate.web.limits import Limits
+from headgate.web.openapi import EVENTS, KEY_HEADER, KEY_PATTERN, make_document
+from headgate.web.refusals import Refusal
+from headgate.web.served import Served
+from headgate.web.tokens import Tokens
+from headgate.web.values import EventReader, read_key
+
+QUERY_THREADS = 4
+READ_THREADS = 2
+PIECE_BYTES = 1 << 16
+STOP_AGAIN_SECONDS = 0.2
+_KEY = re.compile(KEY_PATTERN)
+
+
+class Endpoint:
+    """An address that speaks ASGI itself."""
+
+    def __init__(self, answer: ASGIApp) -> None:
+        self._answer = answer
+        self.__name__ = "call"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._answer(scope, receive, send)
+
+
+class Application:
+    """One served engine or store over HTTP."""
+
+    def __init__(self, served: Served, tokens: Tokens, limits: Limits, version: str) -> None:
+        self._served = served
+        self._tokens = tokens
+        self._limits = limits
+        self._version = version
+        self._metrics = counting.Metrics()
+        self._query_threads = ThreadPoolExecutor(QUERY_THREADS, "headgate-query")
+        self._read_threads = ThreadPoolExecutor(READ_THREADS, "headgate-read")
+        self._following = Following(self._read_threads)
+        self._readers = {name: EventReader(found) for name, found in served.transactions.items()}
+        self._collector = Collector(served.calling)
+        self._queries_waiting = 0
+
+    def door(self) -> Door:
+        """The whole application, as a server runs it."""
+        routes = [
+            Route("/transactions/{name}", Endpoint(self.call), methods=["POST"]),
+            Route("/transactions/{name}/results", self.follow, methods=["GET"]),
+            Route("/transactions", self.list_transactions, methods=["GET"]),
+            Route("/results", self.follow, methods=["GET"]),
+            Route("/sql", self.sql, methods=["POST"]),
+            Route("/tables/{name}/row", self.row, methods=["GET"]),
+            Route("/tables", self.list_tables, methods=["GET"]),
+            Route("/health", self.health, methods=["GET"]),
+            Route("/metrics", self.metrics, methods=["GET"]),
+            Route("/openapi.json", self.document, methods=["GET"]),
+        ]
+        router = Router(routes, redirect_slashes=False)
+        return Door(router, self._tokens, self._limits, self._metrics)
+
+    def close(self) -> None:
+        """End the threads, once the calls that run are done."""
+        self._collector.close()
+        for threads in (self._query_threads, self._read_threads):
+            threads.shutdown(wait=False, cancel_futures=True)
+
+    # --- calls --------------------------------------------------------------------------------
+
+    async def call(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run one transaction over the event in the body; by hand, as it is what is called most."""
+        name = scope["path_params"]["name"]
+        reader = self._readers.get(name)
+        if reader is None:
+            raise self._no_transaction(name)
+        key = header(scope, b"idempotency-key")
+        if key is not None and _KEY.fullmatch(key) is None:
+            raise InputError(f"the header {KEY_HEADER} is 1 to 255 visible characters of ASCII")
+        if scope["query_string"]:
+            raise InputError("a call takes no parameters in its address")
+        columns = reader.read(await self._json_body(scope, receive))
+        if self._collector.count >= self._limits.calls_waiting_max:
+            raise _busy("calls")
+        began = perf_counter()
+        result = dict(await self._collector.submit(Call(reader.transaction, columns, key)))
+        self._metrics.note_call(name, result["outcome"], perf_counter() - began)
+        body = encode(result if reader.is_plain else plain(result))
+        headers = [(b"content-type", b"application/json"), _length(body)]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    def _no_transaction(self, name: str) -> Refusal:
+        if name in self._served.streams:
+            why = "this server reads a store that another process writes: it takes no calls"
+            return Refusal(409, "read_only", why)
+        known = ", ".join(self._readers) or "none"
+        return Refusal(404, "no_transaction", f"no transaction {name!r}; there are: {known}")
+
+    async def _json_body(self, scope: Scope, receive: Receive) -> Any:
+        media = header(scope, b"content-type")
+        if media not in (None, JSON) and str(media).partition(";")[0].strip().lower() != JSON:
+            raise Refusal(415, "not_json", f"send the body as {JSON}")
+        body = await read_body(receive, self._limits.body_bytes_max)
+        try:
+            return orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            raise InputError(f"the body is not JSON: {error.msg}") from None
+
+    # --- queries ------------------------------------------------------------------------------
+
+    async def sql(self, request: Request) -> Response:
+        """Run one SELECT."""
+        _refuse_query(request)
+        media = chosen_media(header(request.scope, b"accept"))
+        query, parameters, epoch = _read_query(
+            await self._json_body(request.scope, request.receive)
+        )
+        limit = Limit(self._limits.rows_max, self._limits.query_memory)
+
+        def run() -> Answer:
+            with limited(limit):
+                found = self._served.sql(query, parameters, epoch)
+            return table_answer(found.table, found.epoch, media)
+
+        return _response(await self._run_query(run, limit, request))
+
+    async def _run_query(self, run: Any, limit: Limit, request: Request) -> Answer:
+        """Run it in a thread until it is done, takes too long or no one waits for it."""
+        if self._queries_waiting >= self._limits.queries_waiting_max:
+            raise _busy("queries")
+        loop = asyncio.get_running_loop()
+        self._queries_waiting += 1
+        running = loop.run_in_executor(self._query_threads, run)
+        gone = asyncio.ensure_future(_wait_for_end(request))
+        seconds = self._limits.query_seconds_max
+        try:
+            await asyncio.wait({running, gone}, timeout=seconds, return_when="FIRST_COMPLETED")
+            reason = "no one waits for the answer any more"
+            if not running.done() and not gone.done():
+                reason = f"the query takes longer than {seconds:g} seconds: ask for less"
+            while not running.done():
+                limit.stop(reason)
+                await asyncio.wait({running}, timeout=STOP_AGAIN_SECONDS)
+            answer: Answer = running.result()
+            return answer
+        finally:
+            self._queries_waiting -= 1
+            gone.cancel()
+
+    async def row(self, request: Request) -> Response:
+        """The row with the key in the address."""
+        name = request.path_params["name"]
+        table = self._served.tables.get(name)
+        if table is None:
+            known = ", ".join(self._served.tables) or "none"
+            raise Refusal(404, "no_table", f"no table {name!r}; there are: {known}")
+        _refuse_query(request, *table.key)
+        key = read_key(table.key_columns, request.query_params)
+        loop = asyncio.get_running_loop()
+        row = await loop.run_in_executor(self._read_threads, self._served.get, name, key)
+        if row is None:
+            raise Refusal(404, "no_row", f"no row of {name!r} has this key")
+        return Response(encode({"row": plain(dict(row))}), media_type=JSON)
+
+    # --- results ------------------------------------------------------------------------------
+
+    async def follow(self, request: Request) -> Response:
+        """Results as server-sent events."""
+        name = request.path_params.get("name")
+        known = {**self._served.streams, **self._served.transactions}
+        if name is not None and name not in known:
+            raise Refusal(404, "no_transaction", f"no transaction {name!r} has results")
+        _refuse_query(request, "after")
+        if self._metrics.followers >= self._limits.followers_max:
+            raise _busy("clients that follow")
+        reader = self._served.reader()
+        text = header(request.scope, b"last-event-id") or request.query_params.get("after")
+        place = read_place(text, reader)
+        events = self._followed(self._following.events(reader, name, place))
+        headers = {"cache-control": "no-store", "headgate-place": str(place)}
+        return StreamingResponse(events, media_type=EVENTS, headers=headers)
+
+    async def _followed(self, events: Any) -> Any:
+        self._metrics.followers += 1
+        try:
+            async for event in events:
+                yield event
+        finally:
+            self._metrics.followers -= 1
+
+    # --- what there is ------------------------------------------------------------------------
+
+    async def list_tables(self, request: Request) -> Response:
+        _refuse_query(request)
+        tables = [
+            {
+                "name": table.name,
+                "columns": _named(table.schema),
+                "key": list(table.key),
+                "check": None if table.check is None else table.check.text,
+            }
+            for table in self._served.tables.values()
+        ]
+        return Response(encode({"epoch": self._served.epoch(), "tables": tables}), media_type=JSON)
+
+    async def list_transactions(self, request: Request) -> Response:
+        _refuse_query(request)
+        found = [
+            {
+                "name": name,
+                "event": _named(one.event),
+                "output": _named(one.output) if one.output is not None else [],
+            }
+            for name, one in self._served.transactions.items()
+        ]
+        return Response(encode({"transactions": found}), media_type=JSON)
+
+    async def health(self, request: Request) -> Response:
+        _refuse_query(request)
+        self._served.check()
+        epoch = self._served.epoch()
+        return Response(encode({"status": "ok", "epoch": epoch}), media_type=JSON)
+
+    async def metrics(self, request: Request) -> Response:
+        _refuse_query(request)
+        text = self._metrics.text(self._served.epoch(), self._served.counts())
+        return Response(text.encode(), headers={"content-type": counting.MEDIA})
+
+    async def document(self, request: Request) -> Response:
+        _refuse_query(request)
+        document = make_document(self._served, self._version, self._tokens.are_needed)
+        return Response(encode(document), media_type=JSON)
+
+
+def _named(schema: Schema) -> list[dict[str, str]]:
+    return [{"name": column.name, "type": str(column.type)} for column in schema]
+
+
+def _length(body: bytes) -> tuple[bytes, bytes]:
+    return b"content-length", str(len(body)).encode()
+
+
+def _busy(what: str) -> Refusal:
+    return Refusal(503, "busy", f"too many {what} wait already; try again", retry_after="1")
+
+
+def _refuse_query(request: Request, *known: str) -> None:
+    """InputError when the address has parameters that mean nothing, or one of them twice."""
+    if not request.scope["query_string"]:
+        return
+    given = [name for name, _ in request.query_params.multi_items()]
+    for name in given:
+        if name not in known:
+            raise InputError(f"no parameter {name!r} here; there are: {', '.join(known) or 'none'}")
+        if given.count(name) > 1:
+            raise InputError(f"the parameter {name!r} is given twice")
+
+
+def _read_query(body: Any) -> tuple[str, Any, int | None]:
+    """The parts of a query's body."""
+    if not isinstance(body, dict):
+        raise InputError('the body is a JSON object: {"query": "select ..."}')
+    for name in body:
+        if name not in ("query", "parameters", "epoch"):
+            raise InputError(f"no field {name!r}; there are: query, parameters, epoch")
+    query, parameters, epoch = body.get("query"), body.get("parameters"), body.get("epoch")
+    if not isinstance(query, str) or not query.strip():
+        raise InputError("the field query is the text of one SELECT")
+    if not isinstance(parameters, list | dict | None):
+        raise InputError("the field parameters is a list, or an object by name")
+    if epoch is not None and (type(epoch) is not int or epoch < 0):
+        raise InputError("the field epoch is the number of an epoch")
+    return query, parameters or None, epoch
+
+
+async def _wait_for_end(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _response(answer: Answer) -> Response:
+    headers = dict(answer.headers or {})
+    if len(answer.body) <= PIECE_BYTES:
+        return Response(answer.body, media_type=answer.media, headers=headers)
+    headers["content-length"] = str(len(answer.body))
+    return StreamingResponse(_pieces(answer.body), media_type=answer.media, headers=headers)
+
+
+async def _pieces(body: bytes) -> Any:
+    """A long answer bit by bit, as fast as the client reads it."""
+    view = memoryview(body)
+    for first in range(0, len(body), PIECE_BYTES):
+        yield bytes(view[first : first + PIECE_BYTES])

@@ -1,0 +1,117 @@
+"""The collector: calls that came while others ran wait, and then run together.
+
+They run in the event loop itself, where that takes a moment, and a thread waits for the disk: to
+hand them to a thread and back would cost more than to run them. Where another thread holds the
+engine, or a transaction runs for the first time, the thread runs them, so the loop never waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from queue import SimpleQueue
+from typing import Any, Protocol
+
+from headgate.calling import Begun, Call
+from headgate.errors import InputError
+from headgate.results import Result
+
+TOGETHER_MAX = 512
+
+Waiting = tuple[Call, "asyncio.Future[Any]"]
+
+
+class Callee(Protocol):
+    """Where calls are handed in."""
+
+    def begin_at_once(self, calls: Sequence[Call], /) -> Begun | None: ...
+
+    def call_all(self, calls: Sequence[Call], /) -> list[Result | Exception]: ...
+
+    def finish(self, begun: Begun, /) -> list[Result | Exception]: ...
+
+
+class Collector:
+    """The calls of one server; used in the thread of its event loop."""
+
+    def __init__(self, calling: Callee | None) -> None:
+        self._calling = calling
+        self._known: set[str] = set()  # the transactions that have run before
+        self._waiting: list[Waiting] = []
+        self._is_running = False
+        self._queue: SimpleQueue[tuple[Any, list[Waiting], Begun | None] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def count(self) -> int:
+        """How many calls wait for their turn."""
+        return len(self._waiting)
+
+    def submit(self, call: Call) -> asyncio.Future[Result]:
+        """The promise of the call's result."""
+        loop = asyncio.get_running_loop()
+        promise: asyncio.Future[Result] = loop.create_future()
+        self._waiting.append((call, promise))
+        if not self._is_running:
+            self._is_running = True
+            loop.call_soon(self._begin, loop)  # after all requests that have arrived by now
+        return promise
+
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        if not self._waiting:
+            self._is_running = False
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="headgate-calls", daemon=True)
+            self._thread.start()
+        together, self._waiting = self._waiting[:TOGETHER_MAX], self._waiting[TOGETHER_MAX:]
+        try:
+            begun = self._run_here([call for call, _ in together])
+        except Exception as error:
+            failed: list[Result | Exception] = [error] * len(together)
+            loop.call_soon(self._end, loop, together, failed)
+        else:
+            self._queue.put((loop, together, begun))
+
+    def _run_here(self, calls: list[Call]) -> Begun | None:
+        """Run them in the event loop, unless that might take long."""
+        names = {call.transaction.name for call in calls}
+        if self._calling is not None and names <= self._known:
+            return self._calling.begin_at_once(calls)
+        self._known |= names
+        return None
+
+    def _run(self) -> None:
+        while (given := self._queue.get()) is not None:
+            loop, together, begun = given
+            answers: list[Result | Exception]
+            try:
+                answers = self._answers([call for call, _ in together], begun)
+            except Exception as error:
+                answers = [error] * len(together)
+            try:
+                loop.call_soon_threadsafe(self._end, loop, together, answers)
+            except RuntimeError:
+                return  # the loop has ended, and with it all who wait
+
+    def _answers(self, calls: list[Call], begun: Begun | None) -> list[Result | Exception]:
+        if self._calling is None:
+            raise InputError("nothing here takes calls")
+        return self._calling.call_all(calls) if begun is None else self._calling.finish(begun)
+
+    def _end(self, loop: Any, together: list[Waiting], answers: list[Result | Exception]) -> None:
+        self._begin(loop)
+        for (_, promise), answer in zip(together, answers, strict=True):
+            if promise.done():
+                continue  # the client went away; its call was run all the same
+            if isinstance(answer, Exception):
+                promise.set_exception(answer)
+            else:
+                promise.set_result(answer)
+
+    def close(self) -> None:
+        """Finish what is running, and end."""
+        self._queue.put(None)
+        if self._thread is not None:
+            self._thread.join()

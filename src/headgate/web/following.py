@@ -1,0 +1,147 @@
+"""Following: results as server-sent events, each once and in order, to clients of any speed.
+
+Nothing is queued for a client: each reads the log at its own pace, a bounded piece at a time, so a
+slow one costs neither memory nor the time of others. The place of an event, epoch and position, is
+its id: a client that comes back with the last one it saw goes on behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headgate.durability import StoreReader
+from headgate.errors import HeadgateError, InputError
+from headgate.web.answers import encode, plain
+from headgate.web.refusals import Refusal, refusal_of
+
+POLL_SECONDS = 0.05
+HEARTBEAT_SECONDS = 15.0
+PIECE_ROWS = 4096
+PIECE_EPOCHS = 512
+_END = 1 << 62
+_PLACE = re.compile(r"([0-9]{1,18})(?:/([0-9]{1,18}))?")
+
+
+@dataclass(frozen=True, order=True)
+class Place:
+    """The place of a result: its epoch, and its position in the serial order of that."""
+
+    epoch: int
+    position: int = _END
+
+    def __str__(self) -> str:
+        return str(self.epoch) if self.position == _END else f"{self.epoch}/{self.position}"
+
+
+def read_place(text: str | None, reader: StoreReader) -> Place:
+    """The place to begin behind; Refusal when the results behind it are gone."""
+    if text is None or text == "latest":
+        return Place(reader.last_epoch())
+    floor = reader.first_epoch()
+    if text == "earliest":
+        return Place(floor)
+    found = _PLACE.fullmatch(text)
+    if found is None:
+        raise InputError("a place is latest, earliest, EPOCH or EPOCH/POSITION")
+    place = Place(int(found[1]), _END if found[2] is None else int(found[2]))
+    needed = place.epoch if place.position == _END else place.epoch - 1
+    if needed < floor:
+        raise Refusal(
+            410, "trimmed", f"results before epoch {floor + 1} were removed; begin at earliest"
+        )
+    return place
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some results as events, and the place of the last that was looked at."""
+
+    events: bytes
+    place: Place
+
+
+class Following:
+    """All clients that follow the results of one store."""
+
+    def __init__(self, threads: ThreadPoolExecutor) -> None:
+        self._threads = threads
+
+    async def events(
+        self, reader: StoreReader, transaction: str | None, place: Place
+    ) -> AsyncIterator[bytes]:
+        """Events for ever, with a comment now and then, for proxies and to notice who is gone."""
+        loop = asyncio.get_running_loop()
+        yield b"retry: 1000\n\n"
+        quiet_since = loop.time()
+        while True:
+            last = reader.last_epoch()
+            if last <= place.epoch and place.position == _END:
+                if loop.time() - quiet_since >= HEARTBEAT_SECONDS:
+                    quiet_since = loop.time()
+                    yield b": still here\n\n"
+                await asyncio.sleep(POLL_SECONDS)
+                continue
+            try:
+                piece = await loop.run_in_executor(
+                    self._threads, read_piece, reader, transaction, place, last
+                )
+            except HeadgateError as error:
+                yield _failure(error)
+                return
+            place = piece.place
+            if piece.events:
+                quiet_since = loop.time()
+                yield piece.events
+
+
+def _failure(error: HeadgateError) -> bytes:
+    told = refusal_of(error)
+    body = encode({"error": {"code": told.code, "message": told.message}})
+    return b"event: error\ndata: " + body + b"\n\n"
+
+
+def read_piece(reader: StoreReader, transaction: str | None, place: Place, last: int) -> Piece:
+    """The next results behind a place, not too many at once."""
+    first = place.epoch if place.position != _END else place.epoch + 1
+    last = min(last, first + PIECE_EPOCHS - 1)
+    events: list[bytes] = []
+    for epoch, batch in reader.results(first, last):
+        after = place.position if epoch == place.epoch else -1
+        chosen = _behind(batch, transaction, after)
+        room = PIECE_ROWS - len(events)
+        events += _encoded(epoch, chosen.slice(0, room))
+        if chosen.num_rows >= room:
+            end = _END if chosen.num_rows == room else _position(chosen, room - 1)
+            return Piece(b"".join(events), Place(epoch, end))
+    return Piece(b"".join(events), Place(last))
+
+
+def _position(batch: pa.RecordBatch, row: int) -> int:
+    return int(batch.column("position")[row].as_py())
+
+
+def _behind(batch: pa.RecordBatch, transaction: str | None, after: int) -> pa.RecordBatch:
+    wanted = pc.greater(batch.column("position"), after)
+    if transaction is not None:
+        name = batch.column("transaction").cast(pa.string())
+        wanted = pc.and_(wanted, pc.fill_null(pc.equal(name, transaction), False))
+    return batch.filter(wanted)
+
+
+def _encoded(epoch: int, batch: pa.RecordBatch) -> list[bytes]:
+    return [
+        b"id: %d/%d\nevent: result\ndata: %s\n\n" % (epoch, row["position"], encode(row))
+        for row in _rows(epoch, batch)
+    ]
+
+
+def _rows(epoch: int, batch: pa.RecordBatch) -> list[Mapping[str, Any]]:
+    return [{"epoch": epoch, **plain(row)} for row in batch.to_pylist()]

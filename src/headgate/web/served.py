@@ -1,0 +1,197 @@
+"""Served: what the server is a face of: an engine, or a store that another process writes.
+
+Both answer the same questions about tables; only an engine runs transactions.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from headgate.calling import Calling
+from headgate.declarations import read_table as declared_table
+from headgate.durability import StoreReader
+from headgate.engine import Engine
+from headgate.errors import StoreError
+from headgate.query.store_sql import query_store
+from headgate.state.table import Table
+from headgate.transactions import Transaction
+from headgate.web.refusals import Refusal
+
+
+@dataclass(frozen=True)
+class Found:
+    """The rows that a question found, and the epoch they are of."""
+
+    table: pa.Table
+    epoch: int | None
+
+
+class Served(Protocol):
+    """What a server can ask for; every method may be called from any thread."""
+
+    @property
+    def tables(self) -> Mapping[str, Table]: ...
+
+    @property
+    def transactions(self) -> Mapping[str, Transaction]: ...
+
+    @property
+    def streams(self) -> Mapping[str, str]:
+        """The names of the transactions that have results, each with their columns."""
+        ...
+
+    def check(self) -> None:
+        """An error when it cannot serve any more."""
+        ...
+
+    def epoch(self) -> int:
+        """The newest epoch."""
+        ...
+
+    def counts(self) -> Mapping[str, int]:
+        """How many rows each table has, as far as that is known at no cost."""
+        ...
+
+    def sql(self, query: str, parameters: Any, epoch: int | None) -> Found: ...
+
+    def get(self, table: str, key: tuple[Any, ...]) -> Mapping[str, Any] | None: ...
+
+    def reader(self) -> StoreReader:
+        """Where the recorded results are; Refusal when nothing is recorded."""
+        ...
+
+    @property
+    def calling(self) -> Calling | None:
+        """Where calls are handed in; None where there are no transactions."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class ServedEngine:
+    """An engine of this process: everything."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._reader: StoreReader | None = None
+
+    @property
+    def tables(self) -> Mapping[str, Table]:
+        return self._engine.tables
+
+    @property
+    def transactions(self) -> Mapping[str, Transaction]:
+        return self._engine.transactions
+
+    @property
+    def streams(self) -> Mapping[str, str]:
+        if self._engine.path is None:
+            return {}
+        return _streams(StoreReader.open(self._engine.path))
+
+    def check(self) -> None:
+        if self._engine.stopped is not None:
+            raise StoreError(f"the engine is stopped: {self._engine.stopped}; open it again")
+
+    def epoch(self) -> int:
+        return self._engine.epoch
+
+    def counts(self) -> Mapping[str, int]:
+        return self._engine.counts()
+
+    def sql(self, query: str, parameters: Any, epoch: int | None) -> Found:
+        answer = self._engine.sql(query, parameters, epoch)
+        return Found(answer.arrow(), answer.epoch)
+
+    def get(self, table: str, key: tuple[Any, ...]) -> Mapping[str, Any] | None:
+        return self._engine.get(table, key[0] if len(key) == 1 else key)
+
+    def reader(self) -> StoreReader:
+        path = self._engine.path
+        if path is None:
+            raise Refusal(
+                409, "no_log", "this engine is in memory only and records no results to follow"
+            )
+        if self._reader is None:
+            self._reader = StoreReader.open(path)
+        return self._reader
+
+    @property
+    def calling(self) -> Calling | None:
+        return self._engine.calling
+
+    def close(self) -> None:
+        self._engine.close()
+
+
+class ServedStore:
+    """A store's files, read beside its writer or without one: queries only."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._reader = StoreReader.open(path)
+        self._tables: dict[str, Table] = {}
+        self._declared: Any = None
+
+    @property
+    def tables(self) -> Mapping[str, Table]:
+        """The tables as declared now: a writer may add some while we run."""
+        declared = self._fresh().manifest.get("tables", {})
+        with self._lock:
+            if declared != self._declared:
+                self._tables = {name: declared_table(name, one) for name, one in declared.items()}
+                self._declared = declared
+            return self._tables
+
+    def _fresh(self) -> StoreReader:
+        return StoreReader.open(self._path)
+
+    @property
+    def transactions(self) -> Mapping[str, Transaction]:
+        return {}
+
+    @property
+    def streams(self) -> Mapping[str, str]:
+        return _streams(self._fresh())
+
+    def check(self) -> None:
+        self._reader.last_epoch()
+
+    def epoch(self) -> int:
+        return self._reader.last_epoch()
+
+    def counts(self) -> Mapping[str, int]:
+        return {}
+
+    def sql(self, query: str, parameters: Any, epoch: int | None) -> Found:
+        answer = query_store(self._fresh(), query, parameters, epoch)
+        return Found(answer.arrow(), answer.epoch)
+
+    def get(self, table: str, key: tuple[Any, ...]) -> Mapping[str, Any] | None:
+        declared = self.tables[table]
+        where = " and ".join(f'"{name}" = ?' for name in declared.key)
+        found = self.sql(f'select * from "{table}" where {where}', list(key), None).table
+        rows = found.to_pylist()
+        return rows[0] if rows else None
+
+    def reader(self) -> StoreReader:
+        return self._reader
+
+    @property
+    def calling(self) -> Calling | None:
+        return None
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _streams(reader: StoreReader) -> dict[str, str]:
+    declared = reader.manifest.get("streams", {})
+    return {name: one["results"] for name, one in declared.items()}
