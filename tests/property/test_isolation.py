@@ -19,6 +19,8 @@ from headgate.execution import kernel, program
 from headgate.execution.isolation_source import IsolationWriter
 from headgate.testing import History, SerialOracle, difference, results_difference
 
+pytestmark = pytest.mark.timeout(900)  # on a busy machine compiling takes long
+
 accounts = hg.Table("accounts", "id bigint, balance bigint, n bigint", key="id", check="n < 400")
 totals = hg.Table("totals", "region int, sum bigint", key="region")
 REGIONS = 3

@@ -131,12 +131,17 @@ def _update_code(digest: Any, code: types.CodeType, seen: set[int]) -> None:
     _update(digest, code.co_consts, seen)
 
 
+_LOADED: dict[tuple[str, str], dict[str, Any]] = {}  # what this process has loaded before
+
+
 def load_source(source: str, name: str, mark: str | None, scope: dict[str, Any]) -> dict[str, Any]:
     """Run generated source with these names in scope, from a file that Numba can cache beside.
 
     Without a fingerprint, or where the cache folder cannot be written, it runs from memory.
     """
     path = _written(source, name, mark) if mark else None
+    if path is not None and (str(path), source) in _LOADED:
+        return _LOADED[str(path), source]
     if path is None:
         source = source.replace("@njit(nogil=True, cache=True)", "@njit(nogil=True)")
     module = types.ModuleType(f"headgate_generated_{mark or 'unsaved'}")
@@ -148,6 +153,8 @@ def load_source(source: str, name: str, mark: str | None, scope: dict[str, Any])
         # Numba pickles by module name when it writes a cache entry.
         sys.modules[module.__name__] = module
     exec(compile(source, str(path or f"<{name}>"), "exec"), module.__dict__)
+    if path is not None:
+        _LOADED[str(path), source] = module.__dict__
     return module.__dict__
 
 

@@ -66,6 +66,19 @@ class Flow:
                     changed = True
         return doomed
 
+    def leads(self, first: int, last: int) -> bool:
+        """Whether the end of one block may come before the beginning of another."""
+        seen: set[int] = set()
+        waiting = self._targets(first)
+        while waiting:
+            block = waiting.pop()
+            if block == last:
+                return True
+            if block not in seen:
+                seen.add(block)
+                waiting += self._targets(block)
+        return False
+
     def doomed_from(self, label: int) -> set[int]:
         """The doomed blocks that a guard leads to."""
         found: set[int] = set()

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headgate.errors import InputError
+from headgate.execution.cache import cache_folder
 from headgate.execution.isolation_source import (
     OPERATION_WORDS,
     ROW_WORDS,
@@ -29,7 +30,8 @@ from headgate.execution.isolation_source import (
     TABLE_WORDS,
 )
 from headgate.execution.scheme import SCHEME_NAMES, Scheme, make_scheme
-from headgate.scheduling.decision import Decision, Thresholds
+from headgate.scheduling.calibration import load_thresholds
+from headgate.scheduling.decision import Decision
 
 if TYPE_CHECKING:
     from headgate.execution.program import Run, Work
@@ -76,7 +78,7 @@ def make_protocol(scheme: str, threads: int | None) -> Scheme:
 
 def choose_protocol(level: str, cost_ns: float | None, count: int, threads: int) -> Decision | None:
     """For `auto` below PL4: a protocol where threads pay, None to go on as at PL4."""
-    costs = Thresholds()
+    costs = load_thresholds(cache_folder())
     if level == "PL4" or threads < 2 or cost_ns is None or cost_ns < costs.cost_ns_min:
         return None
     gain_ns = cost_ns * count * (1 - 1 / threads)

@@ -269,9 +269,9 @@ class Program:
             scheme = SERIAL
         self.breakdown = None
         if scheme.name == SERIAL.name or not run_parallel(run, scheme):
-            began = self._clock.monotonic()
+            began = self._clock.busy()
             run.all()
-            self._learn(self._clock.monotonic() - began, len(run.order))
+            self._learn(self._clock.busy() - began, len(run.order))
         if len(run.order) >= COST_SAMPLE_MIN:
             aborted = np.count_nonzero(run.outcome) / len(run.order)
             self.abort_ratio = 0.7 * self.abort_ratio + 0.3 * aborted
@@ -292,6 +292,12 @@ class Program:
         cost_ns = seconds / transactions * 1e9
         before = self.cost_ns if self.cost_ns is not None else cost_ns
         self.cost_ns = 0.7 * before + 0.3 * cost_ns
+
+    def note_breakdown(self, found: Mapping[str, float]) -> None:
+        """Add what the threads of one group of the batch counted."""
+        with self.lock:
+            before = self.breakdown or {}
+            self.breakdown = {part: before.get(part, 0.0) + s for part, s in found.items()}
 
     def counted(self, count: int) -> np.ndarray:
         """0, 1, ... count - 1, not to be changed."""

@@ -163,7 +163,7 @@ def _run_transactions(crew: _Crew) -> bool:
     program = crew.run.program
     if program.is_timed:
         lasted = clock.monotonic() - planned
-        program.breakdown = ticks.breakdown(crew.times, planned - began, lasted)
+        program.note_breakdown(ticks.breakdown(crew.times, planned - began, lasted))
     if crew.raised[0]:
         crew.put_back()
         return False
@@ -185,7 +185,7 @@ def _run_units(run: Run, scheme: Scheme, batch: UnitBatch | None = None) -> bool
     crew.install()
     if run.program.is_timed:
         lasted = clock.monotonic() - planned
-        run.program.breakdown = ticks.breakdown(crew.times, planned - began, lasted)
+        run.program.note_breakdown(ticks.breakdown(crew.times, planned - began, lasted))
     return True
 
 

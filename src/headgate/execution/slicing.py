@@ -29,7 +29,8 @@ from headgate.state.table import Access
 _CONTAINERS = ("build_list", "build_set", "build_map", "make_function", "yield", "undef")
 _STATEMENTS = (ir.Assign, ir.SetAttr, ir.Jump, ir.Branch, ir.Return, ir.Del)
 
-Node = str | tuple[str, str]  # a variable, or ("row", parameter): the values in its rows
+# A variable; ("row", parameter): the values in its rows; ("old", parameter): before any change.
+Node = str | tuple[str, str]
 
 
 class Unsliceable(Exception):
@@ -205,9 +206,11 @@ class Analysis:
                 before |= found
 
     def _find_uses(self) -> None:
+        written = self._written_at()
         for label, statement in self._statements():
             if isinstance(statement, ir.Assign):
                 self._note_assign(label, statement)
+                self._note_columns(label, statement, written)
             elif isinstance(statement, ir.SetAttr):
                 roots = self.roots.get(statement.target.name, set())
                 if not roots:
@@ -224,13 +227,45 @@ class Analysis:
         uses |= {variable.name for variable in operands}
         if not isinstance(value, ir.Expr):
             return
-        if value.op == "getattr":
-            uses |= {("row", root) for root in self.roots.get(value.value.name, ())}
-        elif value.op == "call" and not _is_plain(self.value_of(value.func.name)):
+        if value.op == "call" and not _is_plain(self.value_of(value.func.name)):
             roots: set[str] = set().union(*(self.roots.get(v.name, set()) for v in operands))
             uses |= {("row", root) for root in roots}
             if roots:
                 self._note_write(label, statement, roots, operands)
+
+    def _written_at(self) -> dict[str, list[tuple[int, int]]]:
+        """Parameter -> the blocks and places where its rows may be changed."""
+        found: dict[str, list[tuple[int, int]]] = {}
+        for label, block in self.func_ir.blocks.items():
+            for place, statement in enumerate(block.body):
+                operands: list[Any] = []
+                if isinstance(statement, ir.SetAttr):
+                    operands = [statement.target]
+                elif isinstance(statement, ir.Assign) and isinstance(statement.value, ir.Expr):
+                    call = statement.value
+                    if call.op == "call" and not _is_plain(self.value_of(call.func.name)):
+                        operands = _operands(call)
+                for variable in operands:
+                    for root in self.roots.get(variable.name, ()):
+                        found.setdefault(root, []).append((label, place))
+        return found
+
+    def _note_columns(
+        self, label: int, statement: Any, written: Mapping[str, list[tuple[int, int]]]
+    ) -> None:
+        """Reading a column needs what was written to its rows on the way to it, if anything was."""
+        value = statement.value
+        if not isinstance(value, ir.Expr) or value.op != "getattr":
+            return
+        here = next(
+            place for place, one in enumerate(self.func_ir.blocks[label].body) if one is statement
+        )
+        for root in self.roots.get(value.value.name, ()):
+            is_changed = any(
+                (block == label and place < here) or self.flow.leads(block, label)
+                for block, place in written.get(root, ())
+            )
+            self.uses[statement.target.name].add(("row" if is_changed else "old", root))
 
     def _note_write(self, label: int, statement: Any, roots: set[str], operands: Any) -> None:
         """A statement that may change the rows of these parameters."""

@@ -299,9 +299,11 @@ def chain_tasks(graph: Precedence) -> Tasks:
     home = _homes(units.operation_starts, units.rows, units.unit_of, units.count, units.row_count)
     chains = int(home.max(initial=-1)) + 1
     sources, targets = _cross_edges(home, graph.before_starts, graph.before)
+    if not len(sources):
+        return plain_chains(graph)  # no chain waits for another
     starts, after = _group(sources, targets, chains)
     component, count = _components(chains, starts, after)
-    task_of = component[home] if len(home) else home
+    task_of = component[home]
     task_starts, members = _group(task_of, np.arange(units.count), count)
     sources, targets = component[sources], component[targets]
     crossing = sources != targets
@@ -316,7 +318,7 @@ def chain_tasks(graph: Precedence) -> Tasks:
 
 
 def plain_chains(graph: Precedence) -> Tasks:
-    """The chains as TStream has them: not merged, and nobody says which waits for which."""
+    """The chains as TStream has them: not merged, and nothing says which waits for which."""
     units = graph.units
     home = _homes(units.operation_starts, units.rows, units.unit_of, units.count, units.row_count)
     count = int(home.max(initial=-1)) + 1

@@ -23,6 +23,7 @@ from headgate.web.tokens import Token, Tokens, make_token, read_tokens
 
 BACKLOG = 1024
 CLOSE_SECONDS = 5
+KEEP_SECONDS = 75  # longer than clients keep a quiet connection, so that they are who ends it
 CONNECTIONS_MAX = 5000
 
 
@@ -100,6 +101,7 @@ def run(application: ASGIApp, listening: socket.socket) -> None:
         server_header=False,
         date_header=False,
         limit_concurrency=CONNECTIONS_MAX,
+        timeout_keep_alive=KEEP_SECONDS,
         timeout_graceful_shutdown=CLOSE_SECONDS,
     )
     server = uvicorn.Server(config)

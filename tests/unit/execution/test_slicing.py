@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from numba.core.compiler import run_frontend
 
 import headgate as hg
-from headgate.execution.slicing import Slicing, slice_transaction
+from headgate.execution.slicing import Cut, Slicing, slice_transaction
 
 rows = hg.Table("rows", "id bigint, x bigint, y bigint", key="id")
 notes = hg.Table("notes", "id bigint, n bigint", key="id")
@@ -51,6 +52,33 @@ def test_a_row_written_before_it_is_read_brings_what_it_was_written_from() -> No
         c.n += 1
 
     assert shape(cut(f)) == {"a": ("a c", True), "b": ("a b c", False), "c": ("c", False)}
+
+
+def kept_calls(function: Any, writes: str) -> int:
+    """How often a slice calls `costly`, which the function calls once for each row."""
+    signature = hg.transaction(event=EVENT)(function).signature
+    roles = {parameter.name: parameter.stands_for for parameter in signature.parameters}
+    part = next(one for one in slice_transaction(signature).slices if one.writes == {writes})
+    func_ir = run_frontend(signature.function)
+    Cut(roles, part).apply(func_ir)
+    text = "".join(str(line) for block in func_ir.blocks.values() for line in block.body)
+    return text.count("global(costly")
+
+
+def costly(value: int) -> int:
+    return value * 3
+
+
+def test_a_condition_on_a_row_does_not_bring_what_is_written_to_it_later() -> None:
+    def f(event, a=rows.at("a"), b=rows.at("b")):
+        if a.x < event.by or b.x < event.by:
+            return hg.abort("low")
+        a.x = costly(a.x)
+        b.x = costly(b.x)
+
+    assert shape(cut(f)) == {"a": ("a b", True), "b": ("b", False)}
+    assert kept_calls(f, "a") == 1
+    assert kept_calls(f, "b") == 1
 
 
 def test_a_condition_counts_for_what_it_decides_only() -> None:
