@@ -302,7 +302,8 @@ class _Crew:
         count, threads = len(self.order), self.scheme.threads
         if self.scheme.name == "nolock":
             self._resolve()
-            return lambda thread: [thread, threads, count]
+            taken = self._address(np.zeros(1, np.int64))
+            return lambda thread: [thread, threads, count, taken]
         if self.scheme.name in ("lal", "pat"):
             operations, rows = self.operations()
             lay = self._lal if self.scheme.name == "lal" else self._pat
@@ -320,7 +321,8 @@ class _Crew:
 
     def _strata(self, graph: Graph) -> list[int]:
         starts, units = self._addresses(graph.strata_starts, graph.by_stratum)
-        return [self._address(self.sync), graph.strata, starts, units]
+        taken = self._address(np.zeros(graph.strata, np.int64))
+        return [self._address(self.sync), graph.strata, starts, units, taken]
 
     def _depth(self, graph: Graph) -> list[int]:
         done = np.zeros(len(self.order), np.int64)

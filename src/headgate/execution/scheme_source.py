@@ -91,14 +91,17 @@ def note(rows, writes, first, k, base, slot, write):
     return k + 1"""
 
 _STRATA = '''@njit(nogil=True, cache=True)
-def strata(thread, threads, sync, strata_count, starts, units, {shared}, {arguments}):
+def strata(thread, threads, sync, strata_count, starts, units, taken, {shared}, {arguments}):
     """Structured, breadth first: all of one stratum, then a barrier."""
     for stratum in range(strata_count):
-        first = get(starts, stratum)
-        count = get(starts, stratum + 1) - first
-        for place in range(first + count * thread // threads,
-                           first + count * (thread + 1) // threads):
-            attempt(get(units, place), {shared}, {arguments})
+        first, last = get(starts, stratum), get(starts, stratum + 1)
+        chunk = max(1, (last - first) // (16 * threads))
+        while True:  # whoever is free takes the next few, as threads are not equally fast
+            begin = first + add(taken, stratum, chunk)
+            if begin >= last:
+                break
+            for place in range(begin, min(begin + chunk, last)):
+                attempt(get(units, place), {shared}, {arguments})
         if threads > 1:
             waited = tick(times)
             barrier(sync, threads)
@@ -184,7 +187,12 @@ def pat(thread, threads, count, counters, starts, parts, tickets, {shared}, {arg
             store(counters, get(parts, k), get(tickets, k) + 1)'''
 
 _NOLOCK = '''@njit(nogil=True, cache=True)
-def nolock(thread, threads, count, {shared}, {arguments}):
+def nolock(thread, threads, count, taken, {shared}, {arguments}):
     """No order and no isolation: a bound for speed, wrong on purpose."""
-    for unit in range(count * thread // threads, count * (thread + 1) // threads):
-        attempt(unit, {shared}, {arguments})'''
+    chunk = max(1, count // (16 * threads))
+    while True:
+        begin = add(taken, 0, chunk)
+        if begin >= count:
+            return
+        for unit in range(begin, min(begin + chunk, count)):
+            attempt(unit, {shared}, {arguments})'''
