@@ -53,7 +53,7 @@ from headgate.memory import Memory, Source
 from headgate.once import Once
 from headgate.planning.figures import Figures
 from headgate.query.sql import Answer, Parameters
-from headgate.reading import Getter, Reading
+from headgate.reading import Getter, Reading, ahead_of_readers
 from headgate.replay import (
     Border,
     check_same_results,
@@ -441,6 +441,7 @@ class Engine:
         self._guard.wait(epoch)
         return results
 
+    @ahead_of_readers
     def _process(
         self,
         plan: Plan,

@@ -5,9 +5,10 @@ A reader never holds the stream up: it reads the replica (query/replica.py) or, 
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pyarrow as pa
 
@@ -29,6 +30,28 @@ from headgate.query.stored import read_table
 from headgate.state.table import Table
 
 Getter = Callable[[Any], Row | None]
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def ahead_of_readers(
+    method: Callable[Concatenate[Any, P], T],
+) -> Callable[Concatenate[Any, P], T]:
+    """While the method of an engine runs, readers in a loop let it have Python's interpreter.
+
+    Without that a batch waits for a switch of threads each time it comes out of compiled code.
+    """
+
+    @functools.wraps(method)
+    def run(engine: Any, /, *given: P.args, **named: P.kwargs) -> T:
+        replica = engine._memory.replica
+        replica.is_busy = True
+        try:
+            return method(engine, *given, **named)
+        finally:
+            replica.is_busy = False
+
+    return run
 
 
 class Reading:

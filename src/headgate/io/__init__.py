@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate.io.clock import Clock, RealClock
+from headgate.io.clock import Clock, RealClock, give_way
 from headgate.io.disk import (
     Disk,
     File,
@@ -24,6 +24,7 @@ __all__ = [
     "OpenMode",
     "RealClock",
     "RealDisk",
+    "give_way",
     "make_folders",
     "read_file",
     "read_fully",

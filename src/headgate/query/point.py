@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.errors import InputError
+from headgate.io import give_way
 from headgate.query.replica import Copy, Replica
 from headgate.state import index
 from headgate.state.columns import to_stored
@@ -65,6 +66,8 @@ def make_getter(
     names: dict[str, Any] = {
         **_NAMES,
         "copy": copy,
+        "replica": replica,
+        "give_way": give_way,
         "places": places,
         "texts": replica.texts,
         "unpack": struct.Struct(row_format(copy.rows.layout)).unpack_from,
@@ -144,6 +147,8 @@ def getter_source(rows: Rows) -> str:
     row = ", ".join(f"{name!r}: {value}" for name, value in values.items())
     return f"""
 def get(key):
+    if replica.is_busy:
+        give_way()
     mark = copy.mark
     if mark is not None:
         place = places.get(key)

@@ -105,6 +105,7 @@ class Replica:
         self.lock = threading.RLock()
         self.epoch = 0
         self.published = 0
+        self.is_busy = False  # the stream runs a batch: readers let it have the interpreter
         self.followed: frozenset[str] = frozenset()  # changes under the engine's lock
         self._publishing = threading.Lock()
         self._pending: deque[Handed] = deque()
