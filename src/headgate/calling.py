@@ -18,6 +18,7 @@ import pyarrow as pa
 from headgate.calls import digest_of, with_keys
 from headgate.errors import HeadgateError, InputError
 from headgate.events import check_call, from_dicts
+from headgate.execution.isolation import make_isolation
 from headgate.guard import Guard
 from headgate.once import Once
 from headgate.results import Result, as_results
@@ -30,6 +31,17 @@ class Call(NamedTuple):
     transaction: Transaction
     columns: Mapping[str, Any]
     key: str | None = None
+
+
+def event_columns(transaction: Transaction, columns: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of a call's event, without the level of isolation that it may name beside them.
+
+    A call runs alone, between batches: that is PL4, and so every weaker level, too.
+    """
+    found = dict(columns)
+    if "isolation" in found and "isolation" not in transaction.event:
+        make_isolation(found.pop("isolation"))
+    return found
 
 
 class Turn(NamedTuple):

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from headgate.calling import Call, Calling
+from headgate.calling import Call, Calling, event_columns
 from headgate.calls import checked_key, keyed
 from headgate.declarations import (
     by_name,
@@ -298,6 +298,7 @@ class Engine:
 
     def call(self, transaction: Transaction, /, **columns: Any) -> Result:
         """Run one transaction over one event given by keywords, between batches."""
+        columns = event_columns(transaction, columns)
         if self._journal.shares_syncs:
             return self.submit(transaction, **columns).result()
         event = call_event(transaction, columns)

@@ -36,6 +36,7 @@ def engine() -> Any:
 def test_a_level_has_a_name_and_an_alias(engine: hg.Engine, level: str) -> None:
     assert engine.run(add, EVENTS, isolation=level).num_rows == 50
     assert engine.sink(add, isolation=level) is not None
+    assert engine.call(add, id=1, other=2, isolation=level).outcome == "committed"
 
 
 @pytest.mark.parametrize("level", ["PL5", "pl3", "", None, 3])
@@ -44,6 +45,8 @@ def test_any_other_word_is_refused(engine: hg.Engine, level: Any) -> None:
         engine.run(add, EVENTS, isolation=level)
     with pytest.raises(hg.InputError, match=r"PL3 \(serializable\)"):
         engine.sink(add, isolation=level)
+    with pytest.raises(hg.InputError, match=r"PL3 \(serializable\)"):
+        engine.call(add, id=1, other=2, isolation=level)
 
 
 def test_an_unknown_scheme_is_told_of_both_protocols(engine: hg.Engine) -> None:
