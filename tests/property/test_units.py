@@ -3,6 +3,7 @@ handling of aborts and number of threads, on few rows and on many."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import cycle, pairwise, product
 from typing import Any
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 import headgate as hg
 from headgate.execution import kernel as kernels
-from headgate.execution import nesting, program, versions
+from headgate.execution import nesting, program, units, versions
 from headgate.planning import precedence
 from headgate.testing import SerialOracle, difference, results_difference
 from tests.property import making
@@ -205,38 +206,48 @@ def test_a_dropped_temporal_dependency_is_caught(
     serial: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without TD edges, and each stratum the other way round, some result is another."""
-    edges, by_stratum = precedence._edges, precedence.Tasks.by_stratum
+    real = units.link
 
-    def forget(*arguments: Any) -> Any:
-        _, sources, targets, kinds = edges(*arguments)
-        kept = kinds == precedence.PD
-        starts = np.searchsorted(targets[kept], np.arange(len(arguments[0])))
-        return starts, sources[kept], targets[kept], kinds[kept]
+    def forget(batch: precedence.Units, scratch: Any = None) -> precedence.Precedence:
+        graph = real(batch, scratch)
+        kept = graph.kinds == precedence.PD
+        targets = np.repeat(np.arange(batch.count), np.diff(graph.before_starts))[kept]
+        starts = np.searchsorted(targets, np.arange(batch.count + 1))
+        stratum = np.zeros(batch.count, np.int64)
+        for unit, source in zip(targets.tolist(), graph.before[kept].tolist(), strict=True):
+            stratum[unit] = max(stratum[unit], stratum[source] + 1)
+        strata = int(stratum.max()) + 1
+        return replace(
+            graph, before_starts=starts, before=graph.before[kept], kinds=graph.kinds[kept],
+            stratum=stratum, strata=strata,
+        )  # fmt: skip
 
-    def backwards(tasks: precedence.Tasks) -> Any:
-        starts, order = by_stratum.func(tasks)
+    def backwards(graph: precedence.Precedence) -> precedence.Tasks:
+        tasks = precedence.unit_tasks(graph)
+        starts, order = tasks.by_stratum
         spans = pairwise(starts.tolist())
-        return starts, np.concatenate([order[first:last][::-1] for first, last in spans])
+        turned = np.concatenate([order[first:last][::-1] for first, last in spans])
+        return replace(tasks, by_stratum=(starts, turned))
 
-    monkeypatch.setattr(precedence.Tasks, "by_stratum", property(backwards))
+    monkeypatch.setattr(units, "unit_tasks", backwards)
     assert same(spent(5, scheme="strata-operation-lazy", threads=1), serial["high"])
-    monkeypatch.setattr(precedence, "_edges", forget)
+    monkeypatch.setattr(units, "link", forget)
     assert not same(spent(5, scheme="strata-operation-lazy", threads=1), serial["high"])
 
 
 def test_a_version_one_too_new_is_caught(serial: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A parametric read that skips one version of its row, the newest, gives other results."""
-    previous = precedence._previous
+    real = units.link
 
-    def older(starts: Any, rows: Any, writes: Any, count: int) -> Any:
-        found = previous(starts, rows, writes, count)
+    def older(batch: precedence.Units, scratch: Any = None) -> precedence.Precedence:
+        graph = real(batch, scratch)
+        found = graph.previous
         # One version off: what the writer before the right one left.
-        return np.where((found >= 0) & (np.arange(len(found)) % 3 == 1), previous_of(found), found)
+        before = np.where(found >= 0, found[found], -1)
+        wrong = (found >= 0) & (np.arange(len(found)) % 3 == 1)
+        return replace(graph, previous=np.where(wrong, before, found))
 
-    def previous_of(found: Any) -> Any:
-        return np.where(found >= 0, found[found], -1)
-
-    monkeypatch.setattr(precedence, "_previous", older)
+    monkeypatch.setattr(units, "link", older)
     assert not same(spent(5, scheme="strata-operation-lazy", threads=1), serial["high"])
 
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +30,7 @@ from headgate.execution.isolation_source import (
     TABLE_WORDS,
 )
 from headgate.execution.scheme import SCHEME_NAMES, Scheme, make_scheme
+from headgate.execution.workers import workers
 from headgate.scheduling.calibration import load_thresholds
 from headgate.scheduling.decision import Decision
 
@@ -222,12 +223,7 @@ class _Crew:
             ]  # fmt: skip
             tasks.append([*head, *shared, *run.addresses(own["arrays"])])
         kernel = kernels[self.scheme.name]
-        if len(tasks) == 1:
-            kernel(*tasks[0])
-            return
-        with ThreadPoolExecutor(len(tasks), thread_name_prefix="headgate-crew") as pool:
-            for done in [pool.submit(kernel, *task) for task in tasks]:
-                done.result()
+        workers.run([partial(kernel, *task) for task in tasks])
 
     def put_back(self) -> None:
         """Make every row what it was before the batch."""

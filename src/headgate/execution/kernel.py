@@ -40,6 +40,7 @@ from headgate.execution.values import RowsType, code_of
 from headgate.state.constraint import Constraint
 from headgate.state.index import mix
 from headgate.state.layout import STORED, row_layout
+from headgate.state.prefetch import prefetch
 from headgate.state.table import Access, Table
 
 
@@ -139,6 +140,7 @@ def build_unit_kernels(signatures: Sequence[Signature]) -> UnitKernels:
 def _scope(writer: SourceWriter) -> dict[str, Any]:
     """The objects the source refers to: user functions, checks and pointer intrinsics."""
     scope: dict[str, Any] = {"code_of": code_of, "get": get_word, "put": set_word, "mix": mix}
+    scope["prefetch"] = prefetch
     for name in ("add", "barrier", "give_way", "load", "store", "swap_if", "wait_for"):
         scope[name] = getattr(atomics, name)
     scope |= {"tick": ticks.tick, "spend": ticks.spend}

@@ -7,12 +7,13 @@ row is in both, they need not know of each other, and each gets the decision tha
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from headgate.execution.workers import workers
 from headgate.planning.groups import contended
 from headgate.scheduling.decision import Decision
 
@@ -49,9 +50,7 @@ class Nested:
             if not run_as_decided(part.run, part.crew, part.decision):
                 part.run.all()
 
-        with ThreadPoolExecutor(len(self.parts), thread_name_prefix="headgate-part") as pool:
-            for done in [pool.submit(one, part) for part in self.parts]:
-                done.result()
+        workers.run([partial(one, part) for part in self.parts])
         for part in self.parts:
             self._take(part)
 

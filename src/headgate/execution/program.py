@@ -41,7 +41,9 @@ from headgate.execution.signature import Signature, column_places
 from headgate.execution.source import is_found_late, written
 from headgate.io import RealClock
 from headgate.planning.figures import Figures
+from headgate.planning.scratch import Scratch
 from headgate.scheduling.decision import Decision
+from headgate.scheduling.probing import Probing
 from headgate.state.columns import StoredColumn
 from headgate.state.constraint import Constraint, Unique
 from headgate.state.integrity import child_counts, constraints_on, unique_entries
@@ -50,7 +52,6 @@ from headgate.state.rows import Rows
 from headgate.state.strings import StringPool
 from headgate.state.table import Access
 
-PROBE_BATCHES = 16  # so often a batch runs serially, lest an old cost decides for ever
 COST_SAMPLE_MIN = 64  # a batch of fewer transactions says little about the cost of one
 DECISIONS_KEPT = 100
 COMMITTED, ABORTED, REJECTED, LATE = 0, 1, 2, 3
@@ -135,13 +136,14 @@ class Program:
         self.cost_ns: float | None = None  # of one transaction, measured on the last batches
         self.abort_ratio = 0.0  # of the last batches
         self.decisions: deque[Decision] = deque(maxlen=DECISIONS_KEPT)
-        self._batches = 0
+        self.probing = Probing()
         self.retries = 0  # how often a transaction ran again because another was faster
         self.is_timed = False  # whether threads count what they spend their time on
         self.breakdown: dict[str, float] | None = None  # what those of the last batch counted
         self.lock = threading.Lock()  # for what two parts of a batch share
         self._counted = np.arange(1024)
         self._numbers = np.full(1024, -1, np.int32)
+        self.scratch = Scratch()  # of batches run by units
         self._slots: dict[tuple[str, int], np.ndarray] = {}
 
     def _build(self) -> Kernel | None:
@@ -223,11 +225,13 @@ class Program:
             for table in self.kernel.tables if self.kernel is not None else ():
                 self.tables[table.name].reserve(scratch_rows(works, protocol.threads))
         run = Run(self, works, order, route, epoch)
-        self._batches += 1
         isolated = None
         if protocol is not None:
+            began = self._clock.monotonic()
             isolated = run_isolated(run, protocol, LEVELS[isolation], is_recorded)
-            self.retries += isolated.retries if isolated is not None else 0
+            if isolated is not None:
+                self.retries += isolated.retries
+                self._note_pace(self._clock.monotonic() - began, len(order))
         if isolated is None:
             self._run_in_order(run, SERIAL if scheme.name in PROTOCOLS else scheme)
         changed = run.changed()
@@ -238,7 +242,7 @@ class Program:
         """The protocol that runs a batch, or None when it runs in event order."""
         name = scheme.name
         if name == "auto":
-            if (self._batches + 1) % PROBE_BATCHES == 0:
+            if self.probing.is_due:
                 return None
             chosen = choose_protocol(isolation, self.cost_ns, count, scheme.threads)
             if chosen is None or self.constraints:
@@ -258,8 +262,9 @@ class Program:
 
     def _run_in_order(self, run: Run, scheme: Scheme) -> None:
         """Run the batch with the effect of event order, on one thread or several."""
-        if scheme.name == "auto" and self._batches % PROBE_BATCHES == 0:
-            scheme = SERIAL  # what a transaction costs is learnt from serial batches only
+        if scheme.name == "auto" and self.probing.is_due:
+            self.decisions.append(Decision("serial", "what a transaction costs is measured again"))
+            scheme = SERIAL
         if scheme.name != SERIAL.name and self.constraints:
             # Rows that no parameter names decide whether it holds: no graph shows that.
             self.decisions.append(Decision("serial", f"a constraint: {self.constraints[0].name}"))
@@ -268,7 +273,10 @@ class Program:
             self.decisions.append(Decision("serial", "updates=True asks for the rows in between"))
             scheme = SERIAL
         self.breakdown = None
-        if scheme.name == SERIAL.name or not run_parallel(run, scheme):
+        began = self._clock.monotonic()
+        if scheme.name != SERIAL.name and run_parallel(run, scheme):
+            self._note_pace(self._clock.monotonic() - began, len(run.order))
+        else:
             began = self._clock.busy()
             run.all()
             self._learn(self._clock.busy() - began, len(run.order))
@@ -289,9 +297,15 @@ class Program:
         """Remember what a transaction costs one after another, the last batches counting most."""
         if transactions < COST_SAMPLE_MIN:
             return
+        self.probing.learnt()
         cost_ns = seconds / transactions * 1e9
         before = self.cost_ns if self.cost_ns is not None else cost_ns
         self.cost_ns = 0.7 * before + 0.3 * cost_ns
+
+    def _note_pace(self, seconds: float, transactions: int) -> None:
+        """Remember how fast a parallel batch went: a change may mean that costs have changed."""
+        if transactions >= COST_SAMPLE_MIN:
+            self.probing.ran(seconds / transactions * 1e9)
 
     def note_breakdown(self, found: Mapping[str, float]) -> None:
         """Add what the threads of one group of the batch counted."""
@@ -370,6 +384,11 @@ class Run:
             return []
         found = (arrays[name] for name in kernel.arguments)
         return [array if isinstance(array, int) else address(array) for array in found]
+
+    @property
+    def scratch(self) -> Scratch | None:
+        """Memory for the plan, unless another part of the batch may want it at the same time."""
+        return None if self.is_part else self.program.scratch
 
     def _make_output(self, work: Work) -> None:
         output = work.signature.output

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,10 +20,10 @@ from headgate.execution.cache import cache_folder
 from headgate.execution.kernel import compile_first
 from headgate.execution.nesting import nest
 from headgate.execution.units import UnitBatch, UnitCrew
+from headgate.execution.workers import workers
 from headgate.io import RealClock
 from headgate.planning.figures import Figures, measure, measure_transactions, task_shape
 from headgate.planning.graph import Graph, Operations, build_graph, number_rows
-from headgate.planning.precedence import chain_tasks, unit_tasks
 from headgate.scheduling.calibration import load_thresholds
 from headgate.scheduling.decision import (
     Decision,
@@ -130,6 +130,10 @@ def run_parallel(run: Run, scheme: Scheme) -> bool:
 
 def _run_decided(run: Run, scheme: Scheme) -> bool:
     """Ask the model and do as it says, for the whole batch or for groups that share no row."""
+    early = worth_planning(load_of(run, scheme.threads), load_thresholds(cache_folder()))
+    if early is not None:
+        run.program.decisions.append(early)
+        return False
     crew = _Crew(run, scheme)
     decision = crew.decide(scheme.threads)
     if decision.scheme != "serial" or crew.is_planned:
@@ -177,7 +181,7 @@ def _run_units(run: Run, scheme: Scheme, batch: UnitBatch | None = None) -> bool
     began = clock.monotonic()
     if batch is None:
         _Crew(run, scheme)._resolve()
-        batch = UnitBatch(run, whole=scheme.name == "lwm")
+        batch = UnitBatch(run, scheme.name == "lwm", run.scratch)
     crew = UnitCrew(batch, scheme)
     planned = clock.monotonic()
     if not crew.work():
@@ -189,11 +193,20 @@ def _run_units(run: Run, scheme: Scheme, batch: UnitBatch | None = None) -> bool
     return True
 
 
+def load_of(run: Run, threads: int) -> Load:
+    """What is known of a batch before any graph."""
+    program = run.program
+    return Load(
+        len(run.order), run.operations_max(), program.cost_ns, program.abort_ratio,
+        min(threads, len(run.order)),
+    )  # fmt: skip
+
+
 def explain(run: Run) -> Figures:
     """The figures of a batch's graph of operations; nothing runs."""
     _Crew(run, SERIAL)._resolve()
     batch = UnitBatch(run, whole=False)
-    return measure(batch.graph, unit_tasks(batch.graph), chain_tasks(batch.graph), batch.labels())
+    return measure(batch.graph, batch.tasks("operation"), batch.tasks("chain"), batch.labels())
 
 
 class _Crew:
@@ -241,11 +254,7 @@ class _Crew:
 
     def decide(self, threads: int) -> Decision:
         """Ask the model, which has graphs built only when they could pay."""
-        program, costs = self.run.program, load_thresholds(cache_folder())
-        load = Load(
-            len(self.order), self.run.operations_max(), program.cost_ns, program.abort_ratio,
-            threads,
-        )  # fmt: skip
+        load, costs = load_of(self.run, threads), load_thresholds(cache_folder())
         early = worth_planning(load, costs)
         if early is not None:
             return early
@@ -255,8 +264,8 @@ class _Crew:
         if is_wide(load, shape):
             return whole
         if self.batch is None:
-            self.batch = UnitBatch(self.run, whole=False)
-        fine, coarse = unit_tasks(self.batch.graph), chain_tasks(self.batch.graph)
+            self.batch = UnitBatch(self.run, False, self.run.scratch)
+        fine, coarse = self.batch.tasks("operation"), self.batch.tasks("chain")
         cut = choose_units(load, task_shape(fine), task_shape(coarse), coarse.cycles, skewed, costs)
         return cut if cut.ns * costs.speedup_min < whole.ns else whole
 
@@ -282,20 +291,12 @@ class _Crew:
             self._address(self.raised),
         ]
         kernel = self.kernels[self.scheme.name]
-        tasks = [
-            (
-                kernel,
-                [*head(n), *shared, self._address(self.times[n]), *self.run.addresses(own)],
-            )
+        calls = [
+            [*head(n), *shared, self._address(self.times[n]), *self.run.addresses(own)]
             for n, own in enumerate(self.own)
         ]
-        if len(tasks) == 1:
-            tasks[0][0](*tasks[0][1])
-            return
-        compile_first(kernel, len(tasks[0][1]))
-        with ThreadPoolExecutor(len(tasks), thread_name_prefix="headgate-crew") as pool:
-            for done in [pool.submit(kernel, *arguments) for kernel, arguments in tasks]:
-                done.result()
+        compile_first(kernel, len(calls[0]))
+        workers.run([partial(kernel, *call) for call in calls])
 
     def _arguments(self) -> Callable[[int], list[int]]:
         """The arguments of the scheme's kernel that come before those all share."""

@@ -8,7 +8,7 @@ which knows how to name the error.
 
 from __future__ import annotations
 
-from headgate.execution.source import SourceWriter
+from headgate.execution.source import BLOCK_EVENTS, SourceWriter
 
 SHARED = "epoch, order, route, reason, raised, times"
 SCHEMES = ("strata", "depth", "ready", "lal", "pat", "nolock")
@@ -34,8 +34,11 @@ class SchemeWriter:
         """Look up the rows of every event, as a plan needs them before anything runs."""
         lines = ["@njit(nogil=True, cache=True)"]
         lines += [f"def resolve(count, order, route, {self.arguments}):"]
-        lines += ["    for i in range(count):", "        e = get(order, i)"]
-        lines += self._branches("resolve_{0}(e, {1})", "        ")
+        lines += [f"    for block in range(0, count, {BLOCK_EVENTS}):"]
+        for step in ("seek", "fetch", "resolve"):
+            lines += [f"        for i in range(block, min(block + {BLOCK_EVENTS}, count)):"]
+            lines += ["            e = get(order, i)"]
+            lines += self._branches(f"{step}_{{0}}(e, {{1}})", "            ")
         return "\n".join(lines)
 
     def _collect(self) -> str:

@@ -110,6 +110,7 @@ class SourceWriter:
         parts += [self._find(table) for table in self.tables]
         parts += self.judge.functions()
         for number in range(len(self.signatures)):
+            parts += [self._seek_step(number), self._fetch_step(number)]
             parts.append(self._resolve_step(number))
             parts.append(self._restore_step(number))
             parts.append(self._step(number))
@@ -128,7 +129,44 @@ class SourceWriter:
         same = " and ".join(
             f"get(words, slot * {width} + {1 + part}) == {key}" for part, key in enumerate(keys)
         )
-        return _FIND.format(number=number, keys=", ".join(keys), value=value, same=same)
+        return _FIND.format(
+            number=number, keys=", ".join(keys), value=value, same=same, row_bytes=8 * width
+        )
+
+    def _keys(self, number: int, place: int, access: Access) -> str:
+        """The words of the key that an event gives to an access."""
+        parts = range(len(access.columns))
+        return ", ".join(f"key_{place}_{part}(columns_{number}, e)" for part in parts)
+
+    def _seek_step(self, number: int) -> str:
+        """Ask for the index entries that one event's look-ups begin at."""
+        arguments = ", ".join(self.arguments(number))
+        lines = ["@njit(nogil=True)", f"def seek_{number}(e, {arguments}):"]
+        for place, access in self.accesses(number):
+            if is_found_late(access):
+                table, keys = self.number(access.table), self._keys(number, place, access)
+                lines.append(f"    seek_in_{table}(entries_{table}, mask_{table}, {keys})")
+        return "\n".join([*lines, "    return 0"])
+
+    def _fetch_step(self, number: int) -> str:
+        """Ask for the rows of one event: those known, and those its look-ups will find first."""
+        arguments = ", ".join(self.arguments(number))
+        lines = ["@njit(nogil=True)", f"def fetch_{number}(e, {arguments}):"]
+        for place, access in self.accesses(number):
+            table, row_bytes = self.number(access.table), 8 * self.width(access)
+            ask = f"prefetch(words_{table} + {row_bytes} * get(slots_{place}, {{0}}))"
+            if is_found_late(access):
+                keys = self._keys(number, place, access)
+                where = f"entries_{table}, mask_{table}, words_{table}, {keys}"
+                lines.append(f"    fetch_in_{table}({where})")
+            elif access.form == "at":
+                lines.append("    " + ask.format("e"))
+            elif access.form == "each":
+                lines.append(
+                    f"    for j in range(get(offsets_{place}, e), get(offsets_{place}, e + 1)):"
+                )
+                lines.append("        " + ask.format("j"))
+        return "\n".join([*lines, "    return 0"])
 
     def _resolve_step(self, number: int) -> str:
         """Look up the rows of one event that are found by a single key and must be there."""
@@ -136,11 +174,7 @@ class SourceWriter:
         lines = ["@njit(nogil=True)", f"def resolve_{number}(e, {arguments}):"]
         for place, access in self.accesses(number):
             if is_found_late(access):
-                table = self.number(access.table)
-                keys = ", ".join(
-                    f"key_{place}_{part}(columns_{number}, e)"
-                    for part in range(len(access.columns))
-                )
+                table, keys = self.number(access.table), self._keys(number, place, access)
                 found = f"find_{table}(entries_{table}, mask_{table}, words_{table}, {keys})"
                 lines.append(f"    put(slots_{place}, e, {found})")
         return "\n".join([*lines, "    return 0"])
@@ -296,15 +330,16 @@ class SourceWriter:
         return "\n".join(lines)
 
     def _run(self) -> str:
-        """The loop over the batch, in blocks: look-ups of a block overlap in the processor, and
-        its rows are still in the cache when its transactions run."""
+        """The loop over the batch, in blocks: all of a block's index entries are asked for, then
+        all of its rows, so that waits for memory overlap and few are left when it runs."""
         head = "begin, end, epoch, order, route, outcome, reason, progress"
         lines = ["@njit(nogil=True, cache=True)"]
         lines += [f"def run({head}, {', '.join(self.all_arguments())}):"]
         lines += [f"    for block in range(begin, end, {BLOCK_EVENTS}):"]
         lines += [f"        stop = min(block + {BLOCK_EVENTS}, end)"]
-        lines += ["        for i in range(block, stop):", "            e = order[i]"]
-        lines += self.branches("resolve_{0}(e, {1})", "            ")
+        for step in ("seek", "fetch", "resolve"):
+            lines += ["        for i in range(block, stop):", "            e = order[i]"]
+            lines += self.branches(f"{step}_{{0}}(e, {{1}})", "            ")
         lines += ["        for i in range(block, stop):", "            e = order[i]"]
         lines += ["            progress[0] = i"]
         lines += self.branches("code = step_{0}(e, i, epoch, {1})", "            ")
@@ -349,7 +384,18 @@ def find_{number}(entries, mask, words, {keys}):
             slot = (entry & 0xFFFFFFFF) - 1
             if {same}:
                 return slot
-        place = (place + 1) & mask"""
+        place = (place + 1) & mask
+
+
+@njit(nogil=True)
+def seek_in_{number}(entries, mask, {keys}):
+    prefetch(entries + 8 * ({value} & mask))
+
+
+@njit(nogil=True)
+def fetch_in_{number}(entries, mask, words, {keys}):
+    entry = get(entries, {value} & mask)
+    prefetch(words + {row_bytes} * ((entry & 0xFFFFFFFF) - 1))"""
 
 _PRELUDE = '''"""Generated by Headgate: the serial kernel of one set of transactions."""
 

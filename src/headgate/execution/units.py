@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ import numpy as np
 from headgate.execution import bounds, ticks, versions
 from headgate.execution.kernel import compile_first
 from headgate.execution.versions import SYNC_WORDS
+from headgate.execution.workers import workers
 from headgate.planning.graph import Operations, number_rows
 from headgate.planning.precedence import (
     Precedence,
@@ -28,6 +29,7 @@ from headgate.planning.precedence import (
     plain_chains,
     unit_tasks,
 )
+from headgate.planning.scratch import Scratch
 
 if TYPE_CHECKING:
     from headgate.execution.program import Run
@@ -39,15 +41,19 @@ QUEUE_FACTOR = 4  # a task may come into the queue again after an abort
 class UnitBatch:
     """The operations and units of one resolved batch, and their graph."""
 
-    def __init__(self, run: Run, whole: bool) -> None:
+    def __init__(self, run: Run, whole: bool, scratch: Scratch | None = None) -> None:
+        """With a scratch the batch is of use until another one takes that."""
         self.run = run
+        self.scratch = Scratch() if scratch is None or bounds.IS_ON else scratch
+        self.scratch.begin()
         self.kernels = run.program.unit_kernels
         self.order = np.ascontiguousarray(run.order)
         self.route = np.ascontiguousarray(run.route)
         self.kept: list[np.ndarray] = []  # arrays that live as long as a thread may use them
         self.lists = self._lists()
         self.units = self._collect(whole)
-        self.graph: Precedence = link(self.units)
+        self.graph: Precedence = link(self.units, self.scratch)
+        self._tasks: dict[str, Tasks] = {}
 
     def address(self, array: np.ndarray) -> int:
         array = np.ascontiguousarray(array)
@@ -60,7 +66,7 @@ class UnitBatch:
         found = []
         for work in self.run.works[: self.run.program.compiled_count]:
             for slots in work.slots:
-                found += [np.empty(len(slots), np.int64), np.zeros(len(slots), np.int64)]
+                found += [self.scratch.empty(len(slots)), self.scratch.zeros(len(slots))]
         return found
 
     def _collect(self, whole: bool) -> Units:
@@ -70,12 +76,13 @@ class UnitBatch:
         read_room = room * max(1, self.kernels.slices_max)
         tables = [run.program.tables[name] for name in run.table_names]
         bases = np.cumsum([0, *(rows.count for rows in tables)])
-        starts, unit_starts = np.empty(count + 1, np.int64), np.empty(count + 1, np.int64)
+        empty = self.scratch.empty
+        starts, unit_starts = empty(count + 1), empty(count + 1)
         rows, writes, self.tables, self.slots, self.locals, unit_of = (
-            np.empty(room, np.int64) for _ in range(6)
+            empty(room) for _ in range(6)
         )
-        transaction_of, part, read_starts = (np.empty(unit_room, np.int64) for _ in range(3))
-        reads, sizes = np.empty(read_room, np.int64), np.zeros(3, np.int64)
+        transaction_of, part, read_starts = (empty(unit_room) for _ in range(3))
+        reads, sizes = empty(read_room), np.zeros(3, np.int64)
         addresses = np.array([self.address(array) for array in self.lists], np.int64)
         arrays = (
             self.order, self.route, bases, starts, rows, writes, self.tables, self.slots,
@@ -109,8 +116,11 @@ class UnitBatch:
         return tuple(found)
 
     def tasks(self, granularity: str) -> Tasks:
-        """What a thread takes at once."""
-        return chain_tasks(self.graph) if granularity == "chain" else unit_tasks(self.graph)
+        """What a thread takes at once; found once."""
+        if granularity not in self._tasks:
+            make = chain_tasks if granularity == "chain" else unit_tasks
+            self._tasks[granularity] = make(self.graph)
+        return self._tasks[granularity]
 
 
 class UnitCrew:
@@ -135,22 +145,23 @@ class UnitCrew:
         units, graph, tasks, batch = self.batch.units, self.batch.graph, self.tasks, self.batch
         count, operations = units.count, units.operations
         widths = self._widths()[batch.tables[:operations]]
-        self.state, self.code, self.rank = (np.zeros(count, np.int64) for _ in range(3))
-        self.failed = np.zeros(units.transactions, np.int64)
-        self.claim = np.zeros(tasks.count, np.int64)
+        zeros, empty, full = batch.scratch.zeros, batch.scratch.empty, batch.scratch.full
+        self.state, self.code, self.rank = (zeros(count) for _ in range(3))
+        self.failed = zeros(units.transactions)
+        self.claim = zeros(tasks.count)
         self.waiting = np.diff(tasks.before_starts)
-        queue = np.full(QUEUE_FACTOR * tasks.count + 64, -1, np.int64)
+        queue = full(QUEUE_FACTOR * tasks.count + 64, -1)
         self.sync[versions.TASK_COUNT] = tasks.count
         self.sync[versions.UNIT_COUNT] = count
         self.sync[versions.QUEUE_SIZE] = len(queue)
         offsets = np.cumsum(widths) - widths
-        self.version_words = np.empty(int(widths.sum()) + 1, np.int64)
+        self.version_words = empty(int(widths.sum()) + 1)
         arrays = {
             versions.PREVIOUS: graph.previous,
             versions.OFFSETS: offsets,
             versions.LOCALS: batch.locals,
             versions.UNIT_OF: units.unit_of,
-            versions.CHANGED: np.zeros(operations + 1, np.int64),
+            versions.CHANGED: zeros(operations + 1),
             versions.VERSIONS: self.version_words,
             versions.STATE: self.state,
             versions.CODE: self.code,
@@ -159,7 +170,7 @@ class UnitCrew:
             versions.TRANSACTION_OF: units.transaction_of,
             versions.PART: batch.part,
             versions.UNIT_STARTS: units.unit_starts,
-            versions.FAILS: np.empty(units.transactions + 1, np.int64),
+            versions.FAILS: empty(units.transactions + 1),
             versions.AFTER_STARTS: graph.after_starts,
             versions.AFTER: graph.after,
             versions.TASK_OF: tasks.task_of,
@@ -169,7 +180,7 @@ class UnitCrew:
             versions.TASK_AFTER: tasks.after,
             versions.STRATUM: tasks.stratum,
             versions.QUEUE: queue,
-            versions.STACK: np.empty(4 * count + 64, np.int64),
+            versions.STACK: empty(4 * count + 64),
             versions.SYNC: self.sync,
             versions.TASK_STARTS: tasks.starts,
             versions.MEMBERS: tasks.members,
@@ -204,25 +215,16 @@ class UnitCrew:
         shared = self.run.addresses(self.run.arrays)
         scratch = [self._scratch() for _ in range(self.threads)]
         times = [self.batch.address(self.times[thread]) for thread in range(self.threads)]
-        with ThreadPoolExecutor(self.threads, thread_name_prefix="headgate-crew") as pool:
-            everyone = range(self.threads)
-            self._share(pool, kernel, [[*head(n, scratch[n], times[n]), *shared] for n in everyone])
-            if self.sync[versions.GAVE_UP]:
-                return False
-            count, reasons = self.batch.units.transactions, self.batch.kernels.kernels["reasons"]
-            if self.failed.any():
-                edges = np.linspace(0, count, self.threads + 1).astype(int).tolist()
-                shares = [[edges[n], edges[n + 1], self.plan, scratch[n]] for n in everyone]
-                self._share(pool, reasons, [[*share, *shared] for share in shares])
+        everyone = range(self.threads)
+        _share(kernel, [[*head(n, scratch[n], times[n]), *shared] for n in everyone])
+        if self.sync[versions.GAVE_UP]:
+            return False
+        count, reasons = self.batch.units.transactions, self.batch.kernels.kernels["reasons"]
+        if self.failed.any():
+            edges = np.linspace(0, count, self.threads + 1).astype(int).tolist()
+            shares = [[edges[n], edges[n + 1], self.plan, scratch[n]] for n in everyone]
+            _share(reasons, [[*share, *shared] for share in shares])
         return not versions.judge(self.plan, count, self.batch.address(self.run.reason))
-
-    def _share(self, pool: ThreadPoolExecutor, kernel: Any, calls: list[list[int]]) -> None:
-        """Run a kernel on every thread; this one is the first of them."""
-        compile_first(kernel, len(calls[0]))
-        others = [pool.submit(kernel, *call) for call in calls[1:]]
-        kernel(*calls[0])
-        for done in others:
-            done.result()
 
     def _kernel(self) -> tuple[Any, Callable[[int, int, int], list[int]]]:
         """The kernel of the scheme, and its first arguments for a thread."""
@@ -294,6 +296,12 @@ class UnitCrew:
             self.plan, batch.units.operations, run.epoch, address(words), address(self._widths()),
             address(batch.slots), address(batch.tables), address(changed), address(run.counts),
         )  # fmt: skip
+
+
+def _share(kernel: Any, calls: list[list[int]]) -> None:
+    """Run a kernel on every thread."""
+    compile_first(kernel, len(calls[0]))
+    workers.run([partial(kernel, *call) for call in calls])
 
 
 def sockets() -> int:

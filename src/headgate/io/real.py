@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import time
 
 from headgate.errors import LockedError
 from headgate.io.disk import OpenMode, read_fully, write_fully
@@ -14,6 +15,19 @@ _FLAGS = {
     "write": os.O_RDWR,
     "create": os.O_RDWR | os.O_CREAT | os.O_TRUNC,
 }
+
+
+# To free a large file at once can hold up everyone's syncs for as long as that takes.
+_SHRINK_BYTES = 8 << 20
+_SHRINK_PAUSE_S = 0.001
+
+
+def _shrink(descriptor: int, size: int) -> None:
+    """Free a removed file bit by bit, unless it has another name."""
+    while size > 0 and os.fstat(descriptor).st_nlink == 0:
+        size = max(0, size - _SHRINK_BYTES)
+        os.ftruncate(descriptor, size)
+        time.sleep(_SHRINK_PAUSE_S)
 
 
 def _sync_data(descriptor: int) -> None:
@@ -100,7 +114,18 @@ class RealDisk:
         os.replace(old, new)
 
     def remove(self, path: str) -> None:
-        os.remove(path)
+        size = os.stat(path).st_size
+        if size <= _SHRINK_BYTES:
+            os.remove(path)
+            return
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.remove(path)
+            # Not before the name is gone for good: under its name a file stays whole.
+            self.sync_folder(os.path.dirname(path) or ".")
+            _shrink(descriptor, size)
+        finally:
+            os.close(descriptor)
 
     def sync_folder(self, path: str) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -9,13 +9,17 @@ Units come in serial order and an edge leads from a lower to a higher one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
+from typing import Any
 
 import numba
 import numpy as np
 
+from headgate.planning.scratch import Scratch
+
 TD, PD = 0, 1
+at: Any = np.uint64  # an index that cannot count from the end: the kernels need not ask
+_KNOWN = 4  # what is known of a row while the batch is linked: see _link
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ class Units:
 
 @dataclass(frozen=True)
 class Precedence:
-    """Who waits for whom among units, by unit, forward and backward."""
+    """Who waits for whom among units, by unit, forward and backward, and the chain of each."""
 
     units: Units
     previous: np.ndarray  # operation -> the operation that wrote its row before, or -1
@@ -56,6 +60,12 @@ class Precedence:
     kinds: np.ndarray  # entry of `before` -> TD or PD
     after_starts: np.ndarray
     after: np.ndarray  # units that wait for it
+    stratum: np.ndarray  # unit -> the longest path to it
+    strata: int
+    home: np.ndarray  # unit -> its chain
+    chains: int
+    crossing: tuple[np.ndarray, np.ndarray]  # chains that wait for others: sources, targets
+    scratch: Scratch = field(default_factory=Scratch, repr=False)
 
     @property
     def temporal(self) -> int:
@@ -84,154 +94,257 @@ class Tasks:
     after: np.ndarray
     stratum: np.ndarray
     cycles: int  # how many tasks were merged because they waited for each other
+    by_stratum: tuple[np.ndarray, np.ndarray]  # the start of each stratum, the tasks by stratum
 
     @property
     def count(self) -> int:
         return len(self.starts) - 1
 
-    @cached_property
+    @property
     def strata(self) -> int:
-        return int(self.stratum.max(initial=-1)) + 1
+        return len(self.by_stratum[0]) - 1
 
-    @cached_property
-    def by_stratum(self) -> tuple[np.ndarray, np.ndarray]:
-        """The start of each stratum, and the tasks by stratum."""
-        starts, tasks = _group(self.stratum, np.arange(self.count), self.strata)
-        return starts, tasks
+
+# --- groups -------------------------------------------------------------------------------------
 
 
 @numba.njit(cache=True, nogil=True)
-def _group(keys: np.ndarray, values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+def _fill_groups(
+    keys: np.ndarray, values: np.ndarray, starts: np.ndarray, grouped: np.ndarray
+) -> None:
+    """Group values by key. `starts` is all 0 and has one place more than it will need."""
+    for place in range(len(keys)):
+        starts[at(keys[place] + 2)] += 1
+    for group in range(2, len(starts)):
+        starts[group] += starts[group - 1]
+    for place in range(len(keys)):
+        group = at(keys[place] + 1)
+        grouped[at(starts[group])] = values[place]
+        starts[group] += 1
+
+
+@numba.njit(cache=True, nogil=True)
+def _fill_sorted(keys: np.ndarray, starts: np.ndarray, grouped: np.ndarray) -> None:
+    """As _fill_groups, of the places themselves.
+
+    Equal keys often follow each other, and to count in one place of memory is to wait for it.
+    """
+    if not len(keys):
+        return
+    group, count = at(keys[0] + 2), 0
+    for place in range(len(keys)):
+        if at(keys[place] + 2) != group:
+            starts[group] += count
+            group, count = at(keys[place] + 2), 0
+        count += 1
+    starts[group] += count
+    for one in range(2, len(starts)):
+        starts[one] += starts[one - 1]
+    group = at(keys[0] + 1)
+    free = at(starts[group])
+    for place in range(len(keys)):
+        if at(keys[place] + 1) != group:
+            starts[group] = free
+            group = at(keys[place] + 1)
+            free = at(starts[group])
+        grouped[free] = place
+        free += at(1)
+    starts[group] = free
+
+
+def _group(
+    keys: np.ndarray, values: np.ndarray, count: int, scratch: Scratch
+) -> tuple[np.ndarray, np.ndarray]:
     """The values grouped by key, in their order, with the start of each of `count` groups."""
-    starts = np.zeros(count + 1, np.int64)
-    for place in range(len(keys)):
-        starts[keys[place] + 1] += 1
-    for group in range(count):
-        starts[group + 1] += starts[group]
-    filled = starts[:-1].copy()
-    grouped = np.empty(len(values), np.int64)
-    for place in range(len(keys)):
-        grouped[filled[keys[place]]] = values[place]
-        filled[keys[place]] += 1
-    return starts, grouped
+    starts, grouped = scratch.zeros(count + 2), scratch.empty(len(keys))
+    _fill_groups(keys, values, starts, grouped)
+    return starts[:-1], grouped
+
+
+def _sort(keys: np.ndarray, count: int, scratch: Scratch) -> tuple[np.ndarray, np.ndarray]:
+    """The places of the keys grouped by key, with the start of each of `count` groups."""
+    starts, grouped = scratch.zeros(count + 2), scratch.empty(len(keys))
+    _fill_sorted(keys, starts, grouped)
+    return starts[:-1], grouped
+
+
+# --- edges --------------------------------------------------------------------------------------
 
 
 @numba.njit(cache=True, nogil=True)
-def _previous(
-    starts: np.ndarray, rows: np.ndarray, writes: np.ndarray, row_count: int
-) -> np.ndarray:
-    """For each operation the last one of an earlier transaction that writes its row."""
-    last = np.full(row_count, -1, np.int64)
-    previous = np.empty(len(rows), np.int64)
-    for transaction in range(len(starts) - 1):
-        for operation in range(starts[transaction], starts[transaction + 1]):
-            previous[operation] = last[rows[operation]]
-        for operation in range(starts[transaction], starts[transaction + 1]):
-            if writes[operation]:
-                last[rows[operation]] = operation
-    return previous
+def _link(
+    operation_starts: np.ndarray,
+    rows: np.ndarray,
+    writes: np.ndarray,
+    unit_of: np.ndarray,
+    unit_starts: np.ndarray,
+    read_starts: np.ndarray,
+    reads: np.ndarray,
+    known: np.ndarray,
+    previous: np.ndarray,
+    before_starts: np.ndarray,
+    before: np.ndarray,
+    kinds: np.ndarray,
+    stratum: np.ndarray,
+    home: np.ndarray,
+    sources: np.ndarray,
+    targets: np.ndarray,
+) -> tuple[int, int, int, int]:
+    """Transaction by transaction, edges, strata and chains; returns how many of them there are.
 
-
-@numba.njit(cache=True, nogil=True)
-def _edges(
-    read_starts: np.ndarray, reads: np.ndarray, previous: np.ndarray, unit_of: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The edges in the order of their targets: starts, sources, targets, kinds."""
-    units = len(read_starts) - 1
-    starts = np.empty(units + 1, np.int64)
-    sources = np.empty(len(reads), np.int64)
-    targets = np.empty(len(reads), np.int64)
-    kinds = np.empty(len(reads), np.int8)
-    edges = 0
-    for unit in range(units):
-        starts[unit] = edges
-        for place in range(read_starts[unit], read_starts[unit + 1]):
-            operation = reads[place]
-            before = previous[operation]
-            if before >= 0:
-                sources[edges] = unit_of[before]
-                targets[edges] = unit
+    All that is known of a row stands in one place of `known`, so that memory is waited for once:
+    the last operation that wrote it, its chain, and the stratum and the chain of that operation.
+    """
+    edges, crossing, chains, strata = at(0), at(0), 0, 0
+    for transaction in range(len(operation_starts) - 1):
+        first, last = at(operation_starts[transaction]), at(operation_starts[transaction + 1])
+        first_unit, last_unit = at(unit_starts[transaction]), at(unit_starts[transaction + 1])
+        for unit in range(first_unit, last_unit):
+            home[unit] = -1
+        for operation in range(first, last):
+            row = at(rows[operation])
+            previous[operation] = known[row, 0]
+            if unit_of[operation] < 0:
+                continue
+            unit = at(unit_of[operation])
+            if home[unit] < 0:  # the chain of the first row it writes
+                if known[row, 1] < 0:
+                    known[row, 1] = chains
+                    chains += 1
+                home[unit] = known[row, 1]
+        for unit in range(first_unit, last_unit):
+            if home[unit] < 0:
+                home[unit] = chains
+                chains += 1
+            before_starts[unit] = edges
+            level = 0
+            for place in range(at(read_starts[unit]), at(read_starts[unit + at(1)])):
+                operation = at(reads[place])
+                if previous[operation] < 0:
+                    continue
+                row = at(rows[operation])
+                before[edges] = unit_of[at(previous[operation])]
                 kinds[edges] = TD if unit_of[operation] == unit else PD
-                edges += 1
-    starts[units] = edges
-    return starts, sources[:edges], targets[:edges], kinds[:edges]
+                edges += at(1)
+                level = max(level, known[row, 2] + 1)
+                if known[row, 3] != home[unit]:
+                    sources[crossing], targets[crossing] = known[row, 3], home[unit]
+                    crossing += at(1)
+            stratum[unit] = level
+            strata = max(strata, level + 1)
+        for operation in range(first, last):
+            if writes[operation]:
+                row, unit = at(rows[operation]), at(unit_of[operation])
+                known[row, 0] = operation
+                known[row, 2] = stratum[unit]
+                known[row, 3] = home[unit]
+    before_starts[len(stratum)] = edges
+    return edges, crossing, chains, strata
 
 
-def link(units: Units) -> Precedence:
-    """Find TD and PD edges: one pass over the operations, one over what the units read."""
-    previous = _previous(units.operation_starts, units.rows, units.writes, units.row_count)
-    starts, sources, targets, kinds = _edges(
-        units.read_starts, units.reads, previous, units.unit_of
-    )
-    after_starts, after = _group(sources, targets, units.count)
-    return Precedence(units, previous, starts, sources, kinds, after_starts, after)
+@numba.njit(cache=True, nogil=True)
+def _invert(
+    starts: np.ndarray, before: np.ndarray, after_starts: np.ndarray, after: np.ndarray
+) -> None:
+    """The same edges by their sources."""
+    for place in range(len(before)):
+        after_starts[at(before[place] + 2)] += 1
+    for unit in range(2, len(after_starts)):
+        after_starts[unit] += after_starts[unit - 1]
+    for unit in range(len(starts) - 1):
+        for place in range(at(starts[unit]), at(starts[unit + 1])):
+            source = at(before[place] + 1)
+            after[at(after_starts[source])] = unit
+            after_starts[source] += 1
+
+
+def link(units: Units, scratch: Scratch | None = None) -> Precedence:
+    """Find TD and PD edges, strata and chains in one pass over the transactions.
+
+    With a scratch the graph holds until the next batch begins there.
+    """
+    scratch = scratch or Scratch()
+    count, reads = units.count, len(units.reads)
+    known = scratch.full(_KNOWN * units.row_count, -1, np.int32).reshape(units.row_count, _KNOWN)
+    previous, before_starts = scratch.empty(units.operations), scratch.empty(count + 1)
+    before, kinds = scratch.empty(reads), scratch.empty(reads, np.int8)
+    stratum, home = scratch.empty(count), scratch.empty(count)
+    sources, targets = scratch.empty(reads), scratch.empty(reads)
+    edges, crossing, chains, strata = _link(
+        units.operation_starts, units.rows, units.writes, units.unit_of, units.unit_starts,
+        units.read_starts, units.reads, known, previous, before_starts, before, kinds, stratum,
+        home, sources, targets,
+    )  # fmt: skip
+    after_starts, after = scratch.zeros(count + 2), scratch.empty(edges)
+    _invert(before_starts, before[:edges], after_starts, after)
+    return Precedence(
+        units, previous, before_starts, before[:edges], kinds[:edges], after_starts[:-1], after,
+        stratum, strata, home, chains, (sources[:crossing], targets[:crossing]), scratch,
+    )  # fmt: skip
 
 
 # --- tasks --------------------------------------------------------------------------------------
 
 
-@numba.njit(cache=True, nogil=True)
-def _unit_strata(before_starts: np.ndarray, before: np.ndarray) -> np.ndarray:
-    stratum = np.zeros(len(before_starts) - 1, np.int64)
-    for unit in range(len(stratum)):
-        for place in range(before_starts[unit], before_starts[unit + 1]):
-            stratum[unit] = max(stratum[unit], stratum[before[place]] + 1)
-    return stratum
-
-
 def unit_tasks(graph: Precedence) -> Tasks:
     """Every unit is a task of its own: the finest grain."""
-    count = graph.units.count
-    numbers = np.arange(count)
+    numbers = np.arange(graph.units.count + 1)
     return Tasks(
-        np.arange(count + 1), numbers, numbers, graph.before_starts, graph.before,
-        graph.after_starts, graph.after, _unit_strata(graph.before_starts, graph.before), 0,
+        numbers, numbers[:-1], numbers[:-1], graph.before_starts, graph.before,
+        graph.after_starts, graph.after, graph.stratum, 0,
+        _sort(graph.stratum, graph.strata, graph.scratch),
     )  # fmt: skip
 
 
 @numba.njit(cache=True, nogil=True)
-def _homes(
-    starts: np.ndarray, rows: np.ndarray, unit_of: np.ndarray, units: int, row_count: int
-) -> np.ndarray:
-    """The chain of each unit: that of the first row it writes, or one of its own; numbered."""
-    home = np.full(units, -1, np.int64)
-    chain_of = np.full(row_count, -1, np.int64)
-    chains = 0
-    for operation in range(len(rows)):
-        unit = unit_of[operation]
-        if unit >= 0 and home[unit] < 0:
-            row = rows[operation]
-            if chain_of[row] < 0:
-                chain_of[row] = chains
-                chains += 1
-            home[unit] = chain_of[row]
-    for unit in range(units):
-        if home[unit] < 0:
-            home[unit] = chains
-            chains += 1
-    return home
+def _peel(
+    before_starts: np.ndarray,
+    after_starts: np.ndarray,
+    after: np.ndarray,
+    stratum: np.ndarray,
+    waiting: np.ndarray,
+    queue: np.ndarray,
+    starts: np.ndarray,
+) -> tuple[int, int]:
+    """Take off stratum after stratum, into the queue.
+
+    Returns how many strata there are and how many nodes no cycle kept back.
+    """
+    last = at(0)
+    for node in range(len(waiting)):
+        waiting[node] = before_starts[node + 1] - before_starts[node]
+        if waiting[node] == 0:
+            stratum[node] = 0
+            queue[last] = node
+            last += at(1)
+    first, strata = at(0), 0
+    starts[0] = 0
+    while first < last:
+        stop = last
+        strata += 1
+        starts[strata] = stop
+        while first < stop:
+            node = at(queue[first])
+            first += at(1)
+            for place in range(at(after_starts[node]), at(after_starts[node + at(1)])):
+                other = at(after[place])
+                waiting[other] -= 1
+                if waiting[other] == 0:  # the last one it waited for is in the stratum before
+                    stratum[other] = strata
+                    queue[last] = other
+                    last += at(1)
+    return strata, last
 
 
 @numba.njit(cache=True, nogil=True)
-def _cross_edges(
-    home: np.ndarray, before_starts: np.ndarray, before: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Edges between different chains, in the order of their targets' units."""
-    sources = np.empty(len(before), np.int64)
-    targets = np.empty(len(before), np.int64)
-    edges = 0
-    for unit in range(len(home)):
-        for place in range(before_starts[unit], before_starts[unit + 1]):
-            source = home[before[place]]
-            if source != home[unit]:
-                sources[edges], targets[edges] = source, home[unit]
-                edges += 1
-    return sources[:edges], targets[:edges]
+def _components(
+    waiting: np.ndarray, starts: np.ndarray, after: np.ndarray
+) -> tuple[np.ndarray, int]:
+    """Strongly connected components (Tarjan, with a stack of our own), numbered from 0 on.
 
-
-@numba.njit(cache=True, nogil=True)
-def _components(count: int, starts: np.ndarray, after: np.ndarray) -> tuple[np.ndarray, int]:
-    """Strongly connected components (Tarjan, with a stack of our own), in topological order."""
+    Nodes that wait for nothing are in no cycle, and none in a cycle leads to them.
+    """
+    count = len(waiting)
     index = np.full(count, -1, np.int64)
     low = np.zeros(count, np.int64)
     component = np.full(count, -1, np.int64)
@@ -242,6 +355,10 @@ def _components(count: int, starts: np.ndarray, after: np.ndarray) -> tuple[np.n
     height, found, visited = 0, 0, 0
     for root in range(count):
         if index[root] >= 0:
+            continue
+        if waiting[root] == 0:
+            component[root] = found
+            found += 1
             continue
         depth = 0
         path[0], place[root] = root, starts[root]
@@ -278,50 +395,54 @@ def _components(count: int, starts: np.ndarray, after: np.ndarray) -> tuple[np.n
             depth -= 1
             if depth >= 0:
                 low[path[depth]] = min(low[path[depth]], low[node])
-    for node in range(count):  # Tarjan finds them last first
-        component[node] = found - 1 - component[node]
     return component, found
 
 
-@numba.njit(cache=True, nogil=True)
-def _ordered_strata(count: int, starts: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """The longest path to each node, when nodes are numbered in topological order."""
-    stratum = np.zeros(count, np.int64)
-    for node in range(count):
-        for place in range(starts[node], starts[node + 1]):
-            stratum[after[place]] = max(stratum[after[place]], stratum[node] + 1)
-    return stratum
+class _Chains:
+    """Chains, or what became of them, and who waits for whom."""
+
+    def __init__(self, count: int, edges: tuple[np.ndarray, np.ndarray], scratch: Scratch) -> None:
+        sources, targets = edges
+        self.count, self.scratch = count, scratch
+        self.before_starts, self.before = _group(targets, sources, count, scratch)
+        self.after_starts, self.after = _group(sources, targets, count, scratch)
+        self.stratum, self.waiting, self.order = (scratch.empty(count) for _ in range(3))
+        starts = scratch.empty(count + 1)
+        strata, peeled = _peel(
+            self.before_starts, self.after_starts, self.after, self.stratum, self.waiting,
+            self.order, starts,
+        )  # fmt: skip
+        self.strata_starts = starts[: strata + 1]
+        self.has_cycles = peeled < count
+
+    def tasks(self, task_of: np.ndarray, merged: int) -> Tasks:
+        starts, members = _sort(task_of, self.count, self.scratch)
+        return Tasks(
+            starts, members, task_of, self.before_starts, self.before, self.after_starts,
+            self.after, self.stratum, merged, (self.strata_starts, self.order),
+        )  # fmt: skip
 
 
 def chain_tasks(graph: Precedence) -> Tasks:
     """The operations of a row form a chain; chains that wait for each other become one task."""
-    units = graph.units
-    home = _homes(units.operation_starts, units.rows, units.unit_of, units.count, units.row_count)
-    chains = int(home.max(initial=-1)) + 1
-    sources, targets = _cross_edges(home, graph.before_starts, graph.before)
-    if not len(sources):
+    if not len(graph.crossing[0]):
         return plain_chains(graph)  # no chain waits for another
-    starts, after = _group(sources, targets, chains)
-    component, count = _components(chains, starts, after)
-    task_of = component[home]
-    task_starts, members = _group(task_of, np.arange(units.count), count)
-    sources, targets = component[sources], component[targets]
-    crossing = sources != targets
-    sources, targets = sources[crossing], targets[crossing]
-    before_starts, before = _group(targets, sources, count)
-    after_starts, after = _group(sources, targets, count)
-    stratum = _ordered_strata(count, after_starts, after)
-    return Tasks(
-        task_starts, members, task_of, before_starts, before, after_starts, after, stratum,
-        chains - count,
-    )  # fmt: skip
+    chains = _Chains(graph.chains, graph.crossing, graph.scratch)
+    if not chains.has_cycles:
+        return chains.tasks(graph.home, 0)
+    component, count = _components(chains.waiting, chains.after_starts, chains.after)
+    sources, targets = (component[ends] for ends in graph.crossing)
+    between = sources != targets
+    merged = _Chains(count, (sources[between], targets[between]), graph.scratch)
+    return merged.tasks(component[graph.home], graph.chains - count)
 
 
 def plain_chains(graph: Precedence) -> Tasks:
     """The chains as TStream has them: not merged, and nothing says which waits for which."""
-    units = graph.units
-    home = _homes(units.operation_starts, units.rows, units.unit_of, units.count, units.row_count)
-    count = int(home.max(initial=-1)) + 1
-    starts, members = _group(home, np.arange(units.count), count)
-    none, zeros = np.empty(0, np.int64), np.zeros(count + 1, np.int64)
-    return Tasks(starts, members, home, zeros, none, zeros, none, zeros[:count], 0)
+    count = graph.chains
+    starts, members = _sort(graph.home, count, graph.scratch)
+    none, zeros = np.empty(0, np.int64), graph.scratch.zeros(count + 1)
+    everything = np.array([0, count] if count else [0]), np.arange(count)
+    return Tasks(
+        starts, members, graph.home, zeros, none, zeros, none, zeros[:count], 0, everything
+    )

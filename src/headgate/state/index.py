@@ -12,9 +12,13 @@ from typing import Any
 import numba
 import numpy as np
 
+from headgate.state.prefetch import prefetch
+
 SLOT_MASK = np.int64(0xFFFFFFFF)
 TAG_MASK = np.int64(-0x100000000)
 ENTRIES_MIN = 16
+BLOCK = 128  # keys whose memory is asked for before the first of them is looked up
+WORD_BYTES = 8
 ALIVE = np.int64(1)  # bit 0 of a row's header
 RELEASED = np.int64(2)  # bit 1: the slot is in the free list
 
@@ -74,25 +78,39 @@ def find_wide(entries: np.ndarray, words: np.ndarray, keys: np.ndarray, row: int
 
 
 @numba.njit(cache=True, nogil=True)
+def fetch(entries: np.ndarray, words: np.ndarray, keys: np.ndarray, first: int, last: int) -> None:
+    """Ask for the index entries, and then for the rows, of the keys first..last."""
+    mask = len(entries) - 1
+    places = np.empty(BLOCK, np.int64)
+    index_base, row_base = np.int64(entries.ctypes.data), np.int64(words.ctypes.data)
+    row_bytes = WORD_BYTES * words.shape[1]
+    for row in range(first, last):
+        value = np.int64(0)
+        for part in range(len(keys)):
+            value = mix(value, keys[part, row])
+        places[row - first] = value & mask
+        prefetch(index_base + WORD_BYTES * (value & mask))
+    for row in range(last - first):
+        entry = entries[places[row]]
+        prefetch(row_base + row_bytes * ((entry & SLOT_MASK) - 1))
+
+
+@numba.njit(cache=True, nogil=True)
 def find_all(
     entries: np.ndarray, words: np.ndarray, keys: np.ndarray, skip: np.ndarray, out: np.ndarray
 ) -> None:
     """The slots of all keys (key words x rows); rows with skip != 0 get -1."""
-    if len(keys) == 1:
-        _find_words(entries, words, keys[0], skip, out)
-        return
-    for row in range(keys.shape[1]):
-        out[row] = -1 if skip[row] else find_wide(entries, words, keys, row)
-
-
-@numba.njit(cache=True, nogil=True)
-def _find_words(
-    entries: np.ndarray, words: np.ndarray, keys: np.ndarray, skip: np.ndarray, out: np.ndarray
-) -> None:
-    for row in range(len(keys)):
-        out[row] = find(entries, words, keys[row])
-        if skip[row]:
-            out[row] = -1
+    count = keys.shape[1]
+    for first in range(0, count, BLOCK):
+        last = min(first + BLOCK, count)
+        fetch(entries, words, keys, first, last)
+        for row in range(first, last):
+            if skip[row]:
+                out[row] = -1
+            elif len(keys) == 1:
+                out[row] = find(entries, words, keys[0, row])
+            else:
+                out[row] = find_wide(entries, words, keys, row)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -187,6 +205,8 @@ def find_or_take(
     key_words = len(keys)
     taken_count = 0
     for row in range(keys.shape[1]):
+        if row % BLOCK == 0:
+            fetch(entries, words, keys, row, min(row + BLOCK, keys.shape[1]))
         if skip[row]:
             out[row] = -1
             continue

@@ -1,15 +1,15 @@
 """Indexing: the key index of a whole table built at once, by several threads.
 
-To insert row by row is to wait for memory at every row. Here the rows are first told apart by the
-part of the index they belong to, and then each part, small enough for a core's own cache, is filled
-by itself. What does not fit into its part goes in at the end, so every probe still ends where it
-should: no place between a row's home and its entry is empty.
+To insert row by row is to wait for memory at every row. Here the place of each row in the index is
+asked for some rows ahead. Every thread goes through all rows and inserts those that belong into its
+own share of the index, so no two write to one place. What does not fit into its share goes in at
+the end, so every probe still ends where it should: no place between a row's home and its entry is
+empty.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
@@ -17,150 +17,75 @@ from typing import Any
 import numba
 import numpy as np
 
-from headgate.state.index import ALIVE, RELEASED, TAG_MASK, _row_hash, insert_live
+from headgate.state.index import ALIVE, RELEASED, TAG_MASK, WORD_BYTES, insert, mix
+from headgate.state.prefetch import prefetch
 
-BUCKET_SHIFT = 15  # entries of a bucket: 2**15 of 8 bytes fit into a core's second cache
-ROWS_MIN = 1 << 17  # a smaller table is filled row by row
-CHUNK_ROWS = 1 << 21
+ROWS_MIN = 1 << 17  # a smaller table is filled by one thread
+AHEAD = 64  # rows whose places are asked for before the first of them is inserted
 THREADS_MAX = 4
+at: Any = np.uint64  # an index that cannot count from the end: the kernels need not ask
 
 
-def build_index(entries: np.ndarray, words: np.ndarray, count: int, key_words: int) -> None:
-    """Fill the empty index with every live row among the first `count` slots."""
-    if count < ROWS_MIN or len(entries) >> BUCKET_SHIFT < THREADS_MAX:
-        insert_live(entries, words, count, key_words)
-        return
-    threads = min(THREADS_MAX, os.cpu_count() or 1)
-    with ThreadPoolExecutor(threads, thread_name_prefix="headgate-index") as pool:
-        builder = _Builder(entries, words, key_words, threads, pool)
-        for first in range(0, count, CHUNK_ROWS):
-            builder.add(first, min(first + CHUNK_ROWS, count))
+def build_index(entries: np.ndarray, words: np.ndarray, count: int, key_words: int) -> int:
+    """Fill the empty index with every live row among the first `count` slots.
 
-
-class _Builder:
-    """Fills an index chunk by chunk, each in three steps that the threads share.
-
-    A chunk is long enough that every part of the index gets many of its rows, and short enough
-    that it needs little memory: touching new memory can cost more than the work itself.
+    Returns how many of them are dead.
     """
-
-    def __init__(
-        self,
-        entries: np.ndarray,
-        words: np.ndarray,
-        key_words: int,
-        threads: int,
-        pool: ThreadPoolExecutor,
-    ) -> None:
-        self._entries, self._words = entries, words
-        self._rule = (key_words, len(entries) - 1, BUCKET_SHIFT)
-        self._threads, self._pool = threads, pool
-        self._buckets = len(entries) >> BUCKET_SHIFT
-        rows = min(CHUNK_ROWS, len(words))
-        self._found, self._homes = np.empty(rows, np.int64), np.empty(rows, np.uint32)
-
-    def add(self, first: int, last: int) -> None:
-        """Insert the live rows among the slots first..last."""
-        shares = [(first + low, first + high) for low, high in self._shares(last - first)]
-        counts = np.zeros((self._threads, self._buckets), np.int64)
-        self._each(_count, [
-            (self._words, *share, *self._rule, counts[number])
-            for number, share in enumerate(shares)
-        ])  # fmt: skip
-        # Bucket by bucket, and in each the share of every thread: no two write to one place.
-        ends = np.cumsum(counts.T.reshape(-1)).reshape(self._buckets, self._threads)
-        starts = np.ascontiguousarray((ends - counts.T).T)
-        self._each(_sort, [
-            (self._words, *share, *self._rule, starts[number], self._found, self._homes)
-            for number, share in enumerate(shares)
-        ])  # fmt: skip
-        sorted_rows = (self._entries, self._found, self._homes)
-        bounds = [0, *ends[:, -1].tolist()]
-        parts = [
-            (*sorted_rows, bounds[low], bounds[high], high << BUCKET_SHIFT)
-            for low, high in self._shares(self._buckets)
+    threads = 1 if count < ROWS_MIN else min(THREADS_MAX, os.cpu_count() or 1)
+    bounds = [len(entries) * number // threads for number in range(threads + 1)]
+    with ThreadPoolExecutor(threads, thread_name_prefix="headgate-index") as pool:
+        shares = [
+            pool.submit(_insert_share, entries, words, count, key_words, first, last)
+            for first, last in pairwise(bounds)
         ]
-        for spilled in self._each(_insert_part, parts):
-            _insert_rest(*sorted_rows, spilled)
-
-    def _shares(self, count: int) -> list[tuple[int, int]]:
-        bounds = [count * number // self._threads for number in range(self._threads + 1)]
-        return list(pairwise(bounds))
-
-    def _each(self, work: Callable[..., Any], arguments: Sequence[Any]) -> list[Any]:
-        begun = [self._pool.submit(work, *each) for each in arguments]
-        return [done.result() for done in begun]
+        found = [share.result() for share in shares]
+    for _, spilled in found:
+        for slot in spilled.tolist():
+            insert(entries, words, slot, key_words)
+    return count - int(found[0][0])
 
 
 @numba.njit(cache=True, nogil=True)
-def _count(
-    words: np.ndarray,
-    first: int,
-    last: int,
-    key_words: int,
-    mask: int,
-    shift: int,
-    counts: np.ndarray,
-) -> None:
-    """How many of these rows belong into each bucket."""
-    for slot in range(first, last):
-        if words[slot, 0] & ALIVE:
-            home = _row_hash(words, slot, key_words) & mask
-            counts[home >> shift] += 1
+def _insert_share(
+    entries: np.ndarray, words: np.ndarray, count: int, key_words: int, first: int, last: int
+) -> tuple[int, np.ndarray]:
+    """Insert the live rows whose home is in first..last, without leaving it.
 
-
-@numba.njit(cache=True, nogil=True)
-def _sort(
-    words: np.ndarray,
-    first: int,
-    last: int,
-    key_words: int,
-    mask: int,
-    shift: int,
-    starts: np.ndarray,
-    found: np.ndarray,
-    homes: np.ndarray,
-) -> None:
-    """Put the entries of these rows, and where they belong, at the next place of their bucket."""
-    for slot in range(first, last):
-        if words[slot, 0] & ALIVE:
-            value = _row_hash(words, slot, key_words)
-            home = value & mask
-            place = starts[home >> shift]
-            starts[home >> shift] = place + 1
-            found[place] = (value & TAG_MASK) | (slot + 1)
-            homes[place] = np.uint32(home)
-
-
-@numba.njit(cache=True, nogil=True)
-def _insert_part(
-    entries: np.ndarray, found: np.ndarray, homes: np.ndarray, first: int, last: int, stop: int
-) -> np.ndarray:
-    """Insert the sorted entries first..last below `stop`; returns those that found no place."""
-    spilled = np.empty(last - first, np.int64)
-    count = 0
-    for number in range(first, last):
-        place = np.int64(homes[number])
-        while place < stop and entries[place] != 0:
-            place += 1
-        if place < stop:
-            entries[place] = found[number]
-        else:
-            spilled[count] = number
-            count += 1
-    return spilled[:count].copy()
-
-
-@numba.njit(cache=True, nogil=True)
-def _insert_rest(
-    entries: np.ndarray, found: np.ndarray, homes: np.ndarray, numbers: np.ndarray
-) -> None:
+    Returns how many live rows there are, and the slots of those that found no place.
+    """
     mask = len(entries) - 1
-    for number in numbers:
-        place = np.int64(homes[number])
-        while entries[place] != 0:
-            place = (place + 1) & mask
-        entries[place] = found[number]
+    base = np.int64(entries.ctypes.data)
+    homes, found = np.empty(AHEAD, np.int64), np.empty(AHEAD, np.int64)
+    spilled, spills = np.empty(AHEAD, np.int64), 0
+    alive, waiting = 0, 0
+    for slot in range(count + 1):
+        if slot < count and words[slot, 0] & ALIVE:
+            alive += 1
+            value = mix(np.int64(0), words[slot, 1])
+            for part in range(1, key_words):
+                value = mix(value, words[slot, 1 + part])
+            home = value & mask
+            mine = first <= home and home < last
+            prefetch(base + WORD_BYTES * (home if mine else first))
+            # Written in any case: a branch that nobody can foresee would cost more.
+            homes[at(waiting)] = home
+            found[at(waiting)] = (value & TAG_MASK) | (slot + 1)
+            waiting += mine
+        if waiting < AHEAD and slot < count:
+            continue
+        for number in range(waiting):
+            place = homes[number]
+            while place < last and entries[at(place)] != 0:
+                place += 1
+            if place < last:
+                entries[at(place)] = found[number]
+                continue
+            if spills == len(spilled):
+                spilled = np.append(spilled, np.empty(spills, np.int64))
+            spilled[spills] = (found[number] & 0xFFFFFFFF) - 1
+            spills += 1
+        waiting = 0
+    return alive, spilled[:spills]
 
 
 @numba.njit(cache=True, nogil=True)

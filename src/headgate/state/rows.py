@@ -197,8 +197,10 @@ class Rows:
         """Make the index and the free list of the rows that were put."""
         size = 1 << int(max(ROWS_MIN, self.count) / LOAD_FACTOR).bit_length()
         self.entries = np.zeros(size, np.int64)
-        self._free_dead()
-        build_index(self.entries, self.words, self.count, len(self.table.key))
+        dead = build_index(self.entries, self.words, self.count, len(self.table.key))
+        self.free, self.free_count = np.empty(16, np.int64), 0
+        if dead:
+            self._free_dead()
 
     def patch(self, slots: np.ndarray, alive: np.ndarray, rows: pa.Table, epoch: int) -> None:
         """Apply changed rows by slot, as they were logged, and make the free list anew."""

@@ -148,6 +148,27 @@ def test_more_pieces_than_one_call_takes_are_written(tmp_path: Path) -> None:
     assert file.size() == 6000
 
 
+def test_a_large_file_is_freed_bit_by_bit_but_never_under_another_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Freeing many megabytes at once holds up the syncs of others; a copy by link stays whole."""
+    sizes: list[int] = []
+    truncate = os.ftruncate
+    monkeypatch.setattr(
+        os, "ftruncate", lambda file, size: (sizes.append(size), truncate(file, size))
+    )
+    disk, content = RealDisk(), os.urandom(20 << 20)
+    for name in ("lone", "linked"):
+        (tmp_path / name).write_bytes(content)
+    os.link(tmp_path / "linked", tmp_path / "copy")
+    disk.remove(str(tmp_path / "linked"))
+    assert sizes == []
+    disk.remove(str(tmp_path / "lone"))
+    assert sizes == [12 << 20, 4 << 20, 0]
+    assert disk.list(str(tmp_path)) == ["copy"]
+    assert (tmp_path / "copy").read_bytes() == content
+
+
 def test_only_what_was_synced_is_sure_to_survive() -> None:
     disk = SimulatedDisk()
     disk.make_folder("/f")

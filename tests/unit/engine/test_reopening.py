@@ -31,7 +31,6 @@ def many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "BLOCK_ROWS", 16)
     monkeypatch.setattr(snapshot, "READ_BLOCKS_MIN", 2)
     monkeypatch.setattr(indexing, "ROWS_MIN", 1)
-    monkeypatch.setattr(indexing, "BUCKET_SHIFT", 4)
 
 
 def opened(path: Path) -> hg.Engine:

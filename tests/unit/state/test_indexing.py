@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 
@@ -12,10 +14,10 @@ ROWS = 20_000
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a large table is built, but with parts so small that some of their rows spill over."""
+    """As a large table is built, and by many threads, so that rows spill over from their shares."""
     monkeypatch.setattr(indexing, "ROWS_MIN", 1)
-    monkeypatch.setattr(indexing, "BUCKET_SHIFT", 4)
-    monkeypatch.setattr(indexing, "CHUNK_ROWS", 7000)
+    monkeypatch.setattr(indexing, "THREADS_MAX", 64)
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
 
 
 def made_words(keys: np.ndarray, key_words: int, alive: np.ndarray) -> np.ndarray:
@@ -34,7 +36,8 @@ def test_every_live_row_is_found_and_no_other(key_words: int, spread: int) -> No
     alive = random.random(ROWS) < 0.9
     words = made_words(keys, key_words, alive)
     entries = np.zeros(1 << 15, np.int64)
-    indexing.build_index(entries, words, ROWS, key_words)
+    dead = indexing.build_index(entries, words, ROWS, key_words)
+    assert dead == np.count_nonzero(~alive)
     wanted = np.ascontiguousarray(words[:, 1 : 1 + key_words].T)
     found = np.empty(ROWS, np.int64)
     index.find_all(entries, words, wanted, np.zeros(ROWS, np.uint8), found)

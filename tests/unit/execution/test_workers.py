@@ -1,0 +1,66 @@
+"""Threads that stay: all calls run at once, errors come back, and threads are used again."""
+
+from __future__ import annotations
+
+import os
+import threading
+from functools import partial
+
+import pytest
+
+from headgate.execution.workers import Workers
+
+
+def test_all_calls_run_at_the_same_time_and_give_their_results_in_order() -> None:
+    meeting = threading.Barrier(5, timeout=30)
+
+    def call(number: int) -> int:
+        meeting.wait()  # comes back only when all five are here
+        return number
+
+    assert Workers().run([partial(call, number) for number in range(5)]) == [0, 1, 2, 3, 4]
+
+
+def test_the_first_call_runs_here_and_the_others_on_threads_that_stay() -> None:
+    workers = Workers()
+    seen = [workers.run([threading.get_ident] * 3) for _ in range(10)]
+    assert {idents[0] for idents in seen} == {threading.get_ident()}
+    assert len({ident for idents in seen for ident in idents}) == 3
+
+
+def test_two_crews_at_once_have_threads_of_their_own() -> None:
+    workers, meeting = Workers(), threading.Barrier(4, timeout=30)
+    others = threading.Thread(target=workers.run, args=([meeting.wait] * 2,))
+    others.start()
+    workers.run([meeting.wait] * 2)
+    others.join(30)
+    assert not others.is_alive()
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_an_error_comes_after_all_have_ended(place: int) -> None:
+    ended: list[int] = []
+
+    def call(number: int) -> None:
+        if number == place:
+            raise ZeroDivisionError(number)
+        ended.append(number)
+
+    workers = Workers()
+    with pytest.raises(ZeroDivisionError):
+        workers.run([partial(call, number) for number in range(3)])
+    assert sorted(ended) == [number for number in range(3) if number != place]
+    assert workers.run([lambda: "here", lambda: "there"]) == ["here", "there"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_process_has_threads_of_its_own() -> None:
+    from headgate.execution.workers import workers
+
+    workers.run([os.getpid] * 3)
+    child = os.fork()
+    if child == 0:
+        is_right = workers.run([os.getpid] * 3) == [os.getpid()] * 3
+        os._exit(0 if is_right else 1)
+    assert os.waitpid(child, 0)[1] == 0

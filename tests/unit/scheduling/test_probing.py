@@ -1,0 +1,29 @@
+"""When the cost of a transaction is measured again."""
+
+from __future__ import annotations
+
+from headgate.scheduling.probing import PROBE_BATCHES, Probing
+
+
+def test_after_so_many_parallel_batches() -> None:
+    probing = Probing()
+    for _ in range(PROBE_BATCHES - 1):
+        probing.ran(1000.0)
+        assert not probing.is_due
+    probing.ran(1000.0)
+    assert probing.is_due
+    probing.learnt()
+    assert not probing.is_due
+
+
+def test_at_once_when_the_pace_changes() -> None:
+    for pace_ns in (400.0, 2500.0):
+        probing = Probing()
+        probing.ran(1000.0)
+        probing.ran(1200.0)
+        assert not probing.is_due
+        probing.ran(pace_ns)
+        assert probing.is_due
+        probing.learnt()
+        probing.ran(pace_ns)
+        assert not probing.is_due
