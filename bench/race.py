@@ -37,13 +37,14 @@ class Effort:
     counted_rounds: int  # after the others, with threads that count what they spend their time on
     phase_batches: int
     costed_events: int  # in a batch of costed operations, in the sweeps and phases
+    uniform_events: int  # the same for uniform keys
     application_events: int  # the same for the applications
     plan_repeats: int
     is_quick: bool
 
 
-FULL = Effort(5, 40, 8.0, 3, 16, 2_048, 4_096, 15, is_quick=False)
-QUICK = Effort(3, 10, 0.8, 1, 4, 512, 1_024, 5, is_quick=True)
+FULL = Effort(5, 40, 8.0, 3, 16, 2_048, 10_240, 4_096, 15, is_quick=False)
+QUICK = Effort(3, 10, 0.8, 1, 4, 512, 2_048, 1_024, 5, is_quick=True)
 
 
 @dataclass(frozen=True)

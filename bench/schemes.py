@@ -149,12 +149,15 @@ def throughput_point(name: str, effort: Effort) -> Point:
 
 
 def contention_point(name: str, kind: str, effort: Effort) -> Point:
+    """Uniform keys are for the model beside serial alone, with batches as they are usual."""
     changes = CONTENTION[kind]
     events = effort.costed_events
+    if kind == "uniform":
+        events = effort.uniform_events
     phase = _steady(name, effort, kind, cost_us=COST_US, batch_events=events, **changes)
     schemes = entrants(COST_US, effort)
-    if effort.is_quick and kind == "uniform":
-        schemes = (MODEL, SERIAL, "ready")
+    if kind == "uniform":
+        schemes = (MODEL, SERIAL, "ready", "nolock")
     return Point("contention", (phase,), (2,), schemes, effort=effort)
 
 

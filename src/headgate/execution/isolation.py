@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headgate.errors import InputError
-from headgate.execution.cache import cache_folder
 from headgate.execution.isolation_source import (
     OPERATION_WORDS,
     ROW_WORDS,
@@ -31,8 +30,7 @@ from headgate.execution.isolation_source import (
 )
 from headgate.execution.scheme import SCHEME_NAMES, Scheme, make_scheme
 from headgate.execution.workers import workers
-from headgate.scheduling.calibration import load_thresholds
-from headgate.scheduling.decision import Decision
+from headgate.scheduling.decision import Decision, Thresholds
 
 if TYPE_CHECKING:
     from headgate.execution.program import Run, Work
@@ -77,9 +75,10 @@ def make_protocol(scheme: str, threads: int | None) -> Scheme:
     return Scheme(scheme, count)
 
 
-def choose_protocol(level: str, cost_ns: float | None, count: int, threads: int) -> Decision | None:
+def choose_protocol(
+    level: str, cost_ns: float | None, count: int, threads: int, costs: Thresholds
+) -> Decision | None:
     """For `auto` below PL4: a protocol where threads pay, None to go on as at PL4."""
-    costs = load_thresholds(cache_folder())
     if level == "PL4" or threads < 2 or cost_ns is None or cost_ns < costs.cost_ns_min:
         return None
     gain_ns = cost_ns * count * (1 - 1 / threads)

@@ -69,12 +69,14 @@ class Nested:
             run.counts[2 * number + 1] |= part.run.counts[2 * number + 1]
 
 
-def nest(run: Run, crew: Any, whole: Decision) -> Nested | None:
+def nest(run: Run, crew: Any, whole: Decision, serial_ns: float) -> Nested | None:
     """Two groups with a decision each, if that should take clearly less time than the whole."""
     threads = crew.scheme.threads
+    if threads < 2 or whole.ns <= GAIN_MIN * serial_ns / threads:
+        return None  # no way of sharing the work out could be so much faster
     operations, _, rows = crew.graph()
     is_contended = contended(operations, rows, threads)
-    if is_contended is None or threads < 2:
+    if is_contended is None:
         return None
     groups = {"contended": is_contended, "spread": ~is_contended}
     parts = {name: _part(run, crew, np.flatnonzero(chosen)) for name, chosen in groups.items()}

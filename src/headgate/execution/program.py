@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from headgate.errors import DeclarationError, InputError
 from headgate.execution import bounds
+from headgate.execution.cache import cache_folder
 from headgate.execution.compiler import describe_error
 from headgate.execution.interpreter import Interpreter, error_reason
 from headgate.execution.isolation import (
@@ -42,7 +43,8 @@ from headgate.execution.source import is_found_late, written
 from headgate.io import RealClock
 from headgate.planning.figures import Figures
 from headgate.planning.scratch import Scratch
-from headgate.scheduling.decision import Decision
+from headgate.scheduling.calibration import load_thresholds
+from headgate.scheduling.decision import Decision, Thresholds
 from headgate.scheduling.probing import Probing
 from headgate.state.columns import StoredColumn
 from headgate.state.constraint import Constraint, Unique
@@ -162,6 +164,11 @@ class Program:
             raise DeclarationError(f"transactions {names}: {describe_error(error)}") from error
 
     @cached_property
+    def costs(self) -> Thresholds:
+        """What planning and threads cost on this machine, as far as was measured."""
+        return load_thresholds(cache_folder())
+
+    @cached_property
     def unit_kernels(self) -> UnitKernels:
         """The kernels that run a batch by operations, made when first asked for."""
         return build_unit_kernels(self.signatures[: self.compiled_count])
@@ -244,7 +251,7 @@ class Program:
         if name == "auto":
             if self.probing.is_due:
                 return None
-            chosen = choose_protocol(isolation, self.cost_ns, count, scheme.threads)
+            chosen = choose_protocol(isolation, self.cost_ns, count, scheme.threads, self.costs)
             if chosen is None or self.constraints:
                 return None
             name = chosen.scheme

@@ -16,7 +16,6 @@ import numpy as np
 
 from headgate.errors import InputError
 from headgate.execution import bounds, ticks
-from headgate.execution.cache import cache_folder
 from headgate.execution.kernel import compile_first
 from headgate.execution.nesting import nest
 from headgate.execution.units import UnitBatch, UnitCrew
@@ -24,7 +23,6 @@ from headgate.execution.workers import workers
 from headgate.io import RealClock
 from headgate.planning.figures import Figures, measure, measure_transactions, task_shape
 from headgate.planning.graph import Graph, Operations, build_graph, number_rows
-from headgate.scheduling.calibration import load_thresholds
 from headgate.scheduling.decision import (
     Decision,
     Load,
@@ -130,14 +128,15 @@ def run_parallel(run: Run, scheme: Scheme) -> bool:
 
 def _run_decided(run: Run, scheme: Scheme) -> bool:
     """Ask the model and do as it says, for the whole batch or for groups that share no row."""
-    early = worth_planning(load_of(run, scheme.threads), load_thresholds(cache_folder()))
+    load = load_of(run, scheme.threads)
+    early = worth_planning(load, run.program.costs)
     if early is not None:
         run.program.decisions.append(early)
         return False
     crew = _Crew(run, scheme)
     decision = crew.decide(scheme.threads)
     if decision.scheme != "serial" or crew.is_planned:
-        nested = nest(run, crew, decision) if not run.is_part else None
+        nested = nest(run, crew, decision, load.serial_ns) if not run.is_part else None
         if nested is not None:
             run.program.decisions.extend(nested.decisions)
             nested.work(run_as_decided)
@@ -222,7 +221,7 @@ class _Crew:
         self.raised = np.zeros(1, np.int64)
         self.times = np.zeros((max(1, self.scheme.threads), ticks.WORDS), np.int64)
         self.times[:, ticks.IS_ON] = int(run.program.is_timed)
-        self.sync = np.zeros(2, np.int64)
+        self.sync = np.zeros(3, np.int64)
         self.kept: list[np.ndarray] = []  # arrays that live as long as the threads use them
         self.route = np.ascontiguousarray(run.route)
         self.order = np.ascontiguousarray(run.order)
@@ -254,7 +253,7 @@ class _Crew:
 
     def decide(self, threads: int) -> Decision:
         """Ask the model, which has graphs built only when they could pay."""
-        load, costs = load_of(self.run, threads), load_thresholds(cache_folder())
+        load, costs = load_of(self.run, threads), self.run.program.costs
         early = worth_planning(load, costs)
         if early is not None:
             return early

@@ -124,23 +124,36 @@ def depth(thread, threads, count, units, before_starts, before, done, {shared}, 
 
 _READY = '''@njit(nogil=True, cache=True)
 def ready(count, sync, queue, after_starts, after, waiting, {shared}, {arguments}):
-    """Non-structured: whoever is free takes the next ready one and signals those after it."""
+    """Non-structured: whoever is free takes the next ready one and signals those after it.
+
+    The first that it makes ready it runs itself, whose rows it has at hand, and so goes down the
+    longest paths without delay.
+    """
     while True:
         turn = add(sync, 0, 1)
         if turn >= count:
             return
         spins, waited = 0, tick(times)
         while load(queue, turn) < 0:
+            if load(sync, 2) >= count:
+                return
             spins += 1
             if spins > 200:
                 give_way()
         spend(times, 1, waited)
         unit = load(queue, turn)
-        attempt(unit, {shared}, {arguments})
-        for edge in range(get(after_starts, unit), get(after_starts, unit + 1)):
-            other = get(after, edge)
-            if add(waiting, other, -1) == 1:
-                store(queue, add(sync, 1, 1), other)'''
+        while unit >= 0:
+            attempt(unit, {shared}, {arguments})
+            found = -1
+            for edge in range(get(after_starts, unit), get(after_starts, unit + 1)):
+                other = get(after, edge)
+                if add(waiting, other, -1) == 1:
+                    if found < 0:
+                        found = other
+                    else:
+                        store(queue, add(sync, 1, 1), other)
+            add(sync, 2, 1)
+            unit = found'''
 
 _LAL = '''@njit(nogil=True, cache=True)
 def lal(thread, threads, count, sync, locks, starts, rows, writes, {shared}, {arguments}):

@@ -85,7 +85,7 @@ def choose_transactions(load: Load, shape: Shape, skewed: float, costs: Threshol
     """The best way to run whole transactions, or serial when none is better."""
     step_ns = load.serial_ns / max(1, shape.work)
     plan_ns = costs.plan_ns_per_operation * load.operations + costs.start_ns
-    exploration, explore_ns, because = _exploration(load, shape, skewed, costs)
+    exploration, explore_ns, because = _exploration(load, shape, skewed, step_ns, costs)
     total_ns = _bound_ns(load, shape, step_ns) + explore_ns + plan_ns
     found = (
         f"{load.transactions} transactions in {shape.strata} strata, {shape.edges} dependencies, "
@@ -107,7 +107,7 @@ def choose_units(
     """The best way to run the batch by operations, or by chains of them."""
     step_ns = load.serial_ns / max(1, fine.work)
     granularity, shape, grain = _granularity(load, fine, coarse, cycles, step_ns, costs)
-    exploration, explore_ns, because = _exploration(load, shape, skewed, costs)
+    exploration, explore_ns, because = _exploration(load, shape, skewed, step_ns, costs)
     abort, abort_ns, rule = _abort(load, step_ns, costs)
     overhead_ns = costs.unit_plan_ns_per_operation * load.operations + costs.start_ns
     overhead_ns += costs.version_ns_per_operation * load.operations / load.threads
@@ -129,10 +129,12 @@ def _bound_ns(load: Load, shape: Shape, step_ns: float) -> float:
 
 
 def _exploration(
-    load: Load, shape: Shape, skewed: float, costs: Thresholds
+    load: Load, shape: Shape, skewed: float, step_ns: float, costs: Thresholds
 ) -> tuple[str, float, str]:
     """Structured where meeting is cheap or shares are even, else non-structured."""
-    strata_ns = costs.barrier_ns * shape.strata
+    # At each barrier threads wait for the last task: half of one in the mean, but for one thread.
+    idle_ns = step_ns * shape.work / max(1, shape.tasks) * (1 - 1 / load.threads) / 2
+    strata_ns = (costs.barrier_ns + idle_ns) * shape.strata
     signals_ns = costs.signal_ns * (shape.edges + shape.tasks)
     if strata_ns < signals_ns / 2:
         return "strata", strata_ns, "few strata, so barriers are cheap"

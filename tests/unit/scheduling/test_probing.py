@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate.scheduling.probing import PROBE_BATCHES, Probing
+from headgate.scheduling.probing import CHANGED_BATCHES, PROBE_BATCHES, Probing
 
 
 def test_after_so_many_parallel_batches() -> None:
@@ -16,13 +16,15 @@ def test_after_so_many_parallel_batches() -> None:
     assert not probing.is_due
 
 
-def test_at_once_when_the_pace_changes() -> None:
+def test_soon_when_the_pace_changes_and_stays_so() -> None:
     for pace_ns in (400.0, 2500.0):
         probing = Probing()
         probing.ran(1000.0)
-        probing.ran(1200.0)
-        assert not probing.is_due
         probing.ran(pace_ns)
+        probing.ran(1200.0)
+        for _ in range(CHANGED_BATCHES):
+            assert not probing.is_due
+            probing.ran(pace_ns)
         assert probing.is_due
         probing.learnt()
         probing.ran(pace_ns)
