@@ -153,7 +153,7 @@ def test_the_parts_of_a_batch_make_up_its_time(rows: list[dict[str, Any]]) -> No
         assert min(parts) >= 0
         assert sum(parts) == pytest.approx(row["seconds"], rel=1e-6)
     planned = {row["scheme"] for row in rows if row["plan_s"] > 0}
-    assert planned == set(NAMES) - {"serial"}
+    assert planned - {"auto"} == set(NAMES) - {"serial", "auto"}  # the model may need no plan
     for part in ("order", "resolve", "execute", "results"):
         assert all(row[f"{part}_s"] > 0 for row in rows)
 
@@ -191,7 +191,8 @@ def test_shares_of_the_thread_time_add_up(rows: list[dict[str, Any]]) -> None:
         assert set(one.shares) == set(SHARES)
         assert sum(one.shares.values()) == pytest.approx(1.0)
         assert 0 < one.shares["useful"] <= 1
-        assert (one.shares["construct"] > 0) == (one.scheme != "serial")
+        if one.scheme != "auto":  # the model may need no plan
+            assert (one.shares["construct"] > 0) == (one.scheme != "serial")
 
 
 def row(scheme: str, threads: int = 2, **changes: Any) -> dict[str, Any]:
