@@ -39,12 +39,11 @@ from bench.race import (
     Row,
 )
 from bench.stopwatch import COUNTED, Stopwatch
-from bench.workloads import APPLICATIONS, Phase, dynamic_ledger, make_workload
+from bench.workloads import APPLICATIONS, CONTENTION, COST_US, Phase, dynamic_ledger, make_workload
 from headgate.execution.scheme import ABORTS, EXPLORATIONS, SCHEME_NAMES
 
 OUT = Path("bench-out")
 APPLICATION_NAMES = ("ledger", "grep_sum", "bidding", "tolls")
-COST_US = 10.0
 PUBLIC_KEYS = 100_000  # rows of each table where we compare with public figures
 
 IN_PLACE = (MODEL, SERIAL, "ready", "lal", "pat", "nolock")
@@ -95,12 +94,6 @@ SWEEPS = (
     Sweep("reads", "grep_sum", "share of reading transactions", (0, 0.25, 0.5, 0.75, 1.0),
           (0, 1.0), lambda value: {"mix": (value, 1 - value)}),
 )  # fmt: skip
-# What is hot, and how hot: names of points under contention, and the parameters they change.
-CONTENTION = {
-    "uniform": {"theta": 0.0},
-    "skewed": {"theta": 1.0},
-    "few": {"theta": 1.0, "keys": 100},
-}
 
 
 def plan_points(effort: Effort) -> list[Point]:

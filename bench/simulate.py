@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 import headgate as hg
-from bench.workloads import Workload, make_workload
+from bench.workloads import COST_US, Workload, make_workload
 from headgate.cli.calibration import Spent, measure_thresholds, spend
 from headgate.cli.curves import draw_page
 from headgate.scheduling.decision import Thresholds
@@ -35,7 +35,6 @@ from headgate.scheduling.simulation import (
 
 OUT = Path("bench-out")
 APPLICATION_NAMES = ("ledger", "grep_sum", "bidding", "tolls")
-COST_US = 10.0
 CURVE_EVENTS = 10_240  # in the batch of the curves, as the papers have it
 THREADS = (1, 2)
 UNDISTURBED_SHARE = 0.85

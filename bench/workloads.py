@@ -26,6 +26,14 @@ PLENTY = 10**12  # what a row starts with, so that only those events abort that 
 TOO_MUCH = 10**15
 REDRAWS = 8  # how often a key that an event already has is drawn again before the next one is taken
 
+COST_US = 10.0  # of an operation, where schemes are to show what they can do
+# What is hot, and how hot: names of points under contention, and the parameters they change.
+CONTENTION: dict[str, dict[str, Any]] = {
+    "uniform": {"theta": 0.0},
+    "skewed": {"theta": 1.0},
+    "few": {"theta": 1.0, "keys": 100},
+}
+
 Columns = dict[str, Any]
 Routes = Mapping[int, hg.Transaction]
 

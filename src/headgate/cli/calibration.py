@@ -227,7 +227,7 @@ class _Laboratory:
             run = Run(self.program, batch.works, batch.order, batch.route, self._next())
             self._find_rows(run)
             began = time.process_time_ns()
-            crew = UnitCrew(UnitBatch(run, whole=False), scheme)
+            crew = UnitCrew(UnitBatch(run, False, run.scratch), scheme)
             planned = time.process_time_ns()
             crew.work()
             crew.install()

@@ -9,6 +9,7 @@ import pytest
 
 import headgate as hg
 from headgate.execution.isolation import choose_protocol
+from headgate.scheduling.decision import Thresholds
 from headgate.testing import History
 
 cells = hg.Table("cells", "id bigint, n bigint", key="id")
@@ -95,11 +96,11 @@ def test_weak_recovery_runs_in_event_order_whatever_the_level(tmp_path: Path) ->
 
 
 def test_the_model_takes_a_protocol_only_where_threads_pay() -> None:
-    assert choose_protocol("PL4", 1e6, 1000, 4) is None
-    assert choose_protocol("PL3", None, 1000, 4) is None
-    assert choose_protocol("PL3", 50.0, 1_000_000, 4) is None
-    assert choose_protocol("PL3", 1e5, 1000, 1) is None
-    decision = choose_protocol("PL3", 1e5, 1000, 4)
+    assert choose_protocol("PL4", 1e6, 1000, 4, Thresholds()) is None
+    assert choose_protocol("PL3", None, 1000, 4, Thresholds()) is None
+    assert choose_protocol("PL3", 50.0, 1_000_000, 4, Thresholds()) is None
+    assert choose_protocol("PL3", 1e5, 1000, 1, Thresholds()) is None
+    decision = choose_protocol("PL3", 1e5, 1000, 4, Thresholds())
     assert decision is not None
     assert decision.scheme == "timestamp"
     assert "PL3" in decision.why
