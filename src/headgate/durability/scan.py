@@ -7,6 +7,7 @@ names file and offset, or, at the very end of the log, a tail that no one was ev
 from __future__ import annotations
 
 import os
+import threading
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -203,11 +204,12 @@ class Cursor:
 
 
 class LogReader:
-    """The segments of one log folder, for reading from any process."""
+    """The segments of one log folder, for reading from any process and by any thread."""
 
     def __init__(self, disk: Disk, folder: str) -> None:
         self._disk = disk
         self._folder = folder
+        self._hopping = threading.Lock()
         self._places: dict[int, tuple[array[int], array[int]]] = {}
 
     def segments(self) -> list[int]:
@@ -236,11 +238,12 @@ class LogReader:
             path = os.path.join(self._folder, layout.segment_name(epoch))
             raise layout.damage(path, 0, f"no segment holds epoch {epoch}")
         segment = segments[number]
-        offsets, checksums = self._places.setdefault(segment, (array("Q"), array("Q")))
-        if epoch - segment >= len(offsets):
-            self._hop(segment, epoch, offsets, checksums)
         place = epoch - segment
-        return Position(epoch - 1, segment, offsets[place], checksums[place])
+        with self._hopping:
+            offsets, checksums = self._places.setdefault(segment, (array("Q"), array("Q")))
+            if place >= len(offsets):
+                self._hop(segment, epoch, offsets, checksums)
+            return Position(epoch - 1, segment, offsets[place], checksums[place])
 
     def _hop(self, segment: int, epoch: int, offsets: array[int], checksums: array[int]) -> None:
         """Extend a segment's known places up to the epoch."""

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 
-from headgate.durability import Commit, Store
+from headgate.durability import Commit, Store, StoreReader
 from headgate.errors import InputError
+from headgate.io import RealDisk
+from headgate.io.disk import OpenMode
+from headgate.io.real import RealFile
 from tests.unit.durability.conftest import Place
 
 TABLES = {"tables": {"t": {}, "never": {}}}
@@ -146,3 +153,31 @@ def test_a_reader_goes_on_when_the_snapshot_it_chose_was_just_removed(
         lambda folder: listing if folder.endswith("snapshots") else real_list(folder),
     )
     assert pairs(place.reader().table("t", 12)) == list(rows_at(12).values())
+
+
+class SlowDisk(RealDisk):
+    """Opening a file takes so long that whoever comes in the meantime comes in the midst of it."""
+
+    def open(self, path: str, mode: OpenMode) -> RealFile:
+        time.sleep(0.02)
+        return super().open(path, mode)
+
+
+def test_threads_that_share_a_reader_find_the_same_places(tmp_path: Path) -> None:
+    """Places in the log are remembered; two threads that look for the first must not mix them."""
+    store = Store.open(tmp_path / "s")
+    store.recover()
+    store.write_manifest(TABLES)
+    for epoch in range(1, 13):
+        results = pa.record_batch({"position": [epoch]})
+        changes = {"t": batch(changed_at(epoch))}
+        store.commit(Commit(epoch, epoch, ("q", epoch), changes, results))
+    store.close()
+    reader = StoreReader.open(tmp_path / "s", SlowDisk())
+
+    def seen(first: int) -> list[int]:
+        return [found.column("position")[0].as_py() for _, found in reader.results(first, 12)]
+
+    starts = [1, 5, 1, 9, 12, 3, 7, 1]
+    with ThreadPoolExecutor(len(starts)) as pool:
+        assert list(pool.map(seen, starts)) == [list(range(first, 13)) for first in starts]
