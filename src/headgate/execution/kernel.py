@@ -139,8 +139,8 @@ def build_unit_kernels(signatures: Sequence[Signature]) -> UnitKernels:
 
 def _scope(writer: SourceWriter) -> dict[str, Any]:
     """The objects the source refers to: user functions, checks and pointer intrinsics."""
-    scope: dict[str, Any] = {"code_of": code_of, "get": get_word, "put": set_word, "mix": mix}
-    scope["prefetch"] = prefetch
+    scope: dict[str, Any] = {"code_of": code_of, "get": get_word, "put": set_word}
+    scope |= {"mix": mix, "prefetch": prefetch}
     for name in ("add", "barrier", "give_way", "load", "store", "swap_if", "wait_for"):
         scope[name] = getattr(atomics, name)
     scope |= {"tick": ticks.tick, "spend": ticks.spend}

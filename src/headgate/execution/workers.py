@@ -19,11 +19,13 @@ class _Worker:
     """One thread, which runs what comes into its box."""
 
     def __init__(self) -> None:
+        self.is_busy = False
         self._box: SimpleQueue[Call] = SimpleQueue()
         self._done: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
         threading.Thread(target=self._work, name="headgate-crew", daemon=True).start()
 
     def begin(self, call: Call) -> None:
+        self.is_busy = True
         self._box.put(call)
 
     def end(self) -> tuple[Any, BaseException | None]:
@@ -32,6 +34,7 @@ class _Worker:
         while True:
             try:
                 found, error = self._done.get()
+                self.is_busy = False
                 return found, interrupt or error
             except KeyboardInterrupt as stop:
                 interrupt = stop
@@ -56,13 +59,19 @@ class Workers:
         self._idle: list[_Worker] = []
 
     def run(self, calls: Sequence[Call]) -> list[Any]:
-        """Run all calls at the same time, the first of them on this thread."""
-        crew = self._take(len(calls) - 1)
-        for worker, call in zip(crew, calls[1:], strict=True):
-            worker.begin(call)
-        outcomes = [_outcome(calls[0]), *(worker.end() for worker in crew)]
-        with self._guard:
-            self._idle += crew
+        """Run all calls at the same time, the first of them on this thread.
+
+        Whatever happens, no call is still running when this ends.
+        """
+        crew, outcomes = self._take(len(calls) - 1), []
+        try:
+            for worker, call in zip(crew, calls[1:], strict=True):
+                worker.begin(call)
+            outcomes.append(_outcome(calls[0]))
+        finally:
+            outcomes += [worker.end() for worker in crew if worker.is_busy]
+            with self._guard:
+                self._idle += crew
         for _, error in outcomes:
             if error is not None:
                 raise error
@@ -74,8 +83,8 @@ class Workers:
         return found + [_Worker() for _ in range(count - len(found))]
 
     def forget(self) -> None:
-        """In a forked process: its parent's threads are not here."""
-        self.__init__()  # type: ignore[misc]
+        """In a forked process: its parent's threads are not here, nor who held the guard."""
+        self._guard, self._idle = threading.Lock(), []
 
 
 workers = Workers()

@@ -118,7 +118,11 @@ class RealDisk:
         if size <= _SHRINK_BYTES:
             os.remove(path)
             return
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except PermissionError:  # a name may be removed by who may not write to the file
+            os.remove(path)
+            return
         try:
             os.remove(path)
             # Not before the name is gone for good: under its name a file stays whole.

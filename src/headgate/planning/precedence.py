@@ -184,6 +184,7 @@ def _link(
     previous: np.ndarray,
     before_starts: np.ndarray,
     before: np.ndarray,
+    owners: np.ndarray,
     kinds: np.ndarray,
     stratum: np.ndarray,
     home: np.ndarray,
@@ -223,7 +224,7 @@ def _link(
                 if previous[operation] < 0:
                     continue
                 row = at(rows[operation])
-                before[edges] = unit_of[at(previous[operation])]
+                before[edges], owners[edges] = unit_of[at(previous[operation])], unit
                 kinds[edges] = TD if unit_of[operation] == unit else PD
                 edges += at(1)
                 level = max(level, known[row, 2] + 1)
@@ -242,22 +243,6 @@ def _link(
     return edges, crossing, chains, strata
 
 
-@numba.njit(cache=True, nogil=True)
-def _invert(
-    starts: np.ndarray, before: np.ndarray, after_starts: np.ndarray, after: np.ndarray
-) -> None:
-    """The same edges by their sources."""
-    for place in range(len(before)):
-        after_starts[at(before[place] + 2)] += 1
-    for unit in range(2, len(after_starts)):
-        after_starts[unit] += after_starts[unit - 1]
-    for unit in range(len(starts) - 1):
-        for place in range(at(starts[unit]), at(starts[unit + 1])):
-            source = at(before[place] + 1)
-            after[at(after_starts[source])] = unit
-            after_starts[source] += 1
-
-
 def link(units: Units, scratch: Scratch | None = None) -> Precedence:
     """Find TD and PD edges, strata and chains in one pass over the transactions.
 
@@ -267,18 +252,21 @@ def link(units: Units, scratch: Scratch | None = None) -> Precedence:
     count, reads = units.count, len(units.reads)
     known = scratch.full(_KNOWN * units.row_count, -1, np.int32).reshape(units.row_count, _KNOWN)
     previous, before_starts = scratch.empty(units.operations), scratch.empty(count + 1)
-    before, kinds = scratch.empty(reads), scratch.empty(reads, np.int8)
+    before, owners, kinds = (
+        scratch.empty(reads),
+        scratch.empty(reads),
+        scratch.empty(reads, np.int8),
+    )
     stratum, home = scratch.empty(count), scratch.empty(count)
     sources, targets = scratch.empty(reads), scratch.empty(reads)
     edges, crossing, chains, strata = _link(
         units.operation_starts, units.rows, units.writes, units.unit_of, units.unit_starts,
-        units.read_starts, units.reads, known, previous, before_starts, before, kinds, stratum,
-        home, sources, targets,
+        units.read_starts, units.reads, known, previous, before_starts, before, owners, kinds,
+        stratum, home, sources, targets,
     )  # fmt: skip
-    after_starts, after = scratch.zeros(count + 2), scratch.empty(edges)
-    _invert(before_starts, before[:edges], after_starts, after)
+    after_starts, after = _group(before[:edges], owners[:edges], count, scratch)
     return Precedence(
-        units, previous, before_starts, before[:edges], kinds[:edges], after_starts[:-1], after,
+        units, previous, before_starts, before[:edges], kinds[:edges], after_starts, after,
         stratum, strata, home, chains, (sources[:crossing], targets[:crossing]), scratch,
     )  # fmt: skip
 

@@ -169,6 +169,19 @@ def test_a_large_file_is_freed_bit_by_bit_but_never_under_another_name(
     assert (tmp_path / "copy").read_bytes() == content
 
 
+def test_a_large_file_that_may_not_be_written_is_removed_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "theirs").write_bytes(bytes(20 << 20))
+
+    def refuse(path: str, *_: int) -> int:
+        raise PermissionError(errno.EACCES, "not yours", path)
+
+    monkeypatch.setattr(os, "open", refuse)
+    RealDisk().remove(str(tmp_path / "theirs"))
+    assert RealDisk().list(str(tmp_path)) == []
+
+
 def test_only_what_was_synced_is_sure_to_survive() -> None:
     disk = SimulatedDisk()
     disk.make_folder("/f")

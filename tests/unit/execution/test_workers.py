@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
+import time
 from functools import partial
 
 import pytest
@@ -51,6 +53,34 @@ def test_an_error_comes_after_all_have_ended(place: int) -> None:
         workers.run([partial(call, number) for number in range(3)])
     assert sorted(ended) == [number for number in range(3) if number != place]
     assert workers.run([lambda: "here", lambda: "there"]) == ["here", "there"]
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_an_interrupt_comes_after_all_have_ended(place: int) -> None:
+    """Kernels use the arrays of their batch: no thread may be left behind when it goes."""
+    begun, ended = threading.Event(), threading.Event()
+
+    def other() -> None:
+        begun.set()
+        ended.wait(30)
+
+    def interrupted() -> None:
+        begun.wait(30)
+        threading.Timer(0.2, ended.set).start()
+        signal.raise_signal(signal.SIGINT)
+
+    def interrupting() -> None:
+        begun.set()
+        time.sleep(0.2)  # by now the first thread waits for this one
+        os.kill(os.getpid(), signal.SIGINT)
+        threading.Timer(0.2, ended.set).start()
+        ended.wait(30)
+
+    workers = Workers()
+    with pytest.raises(KeyboardInterrupt):
+        workers.run([interrupted, other] if place == 0 else [begun.wait, interrupting])
+    assert ended.is_set()
+    assert workers.run([lambda: 1, lambda: 2]) == [1, 2]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
