@@ -45,7 +45,7 @@ from headgate.execution.program import Execution, Program
 from headgate.execution.scheme import SERIAL, Scheme
 from headgate.gathering import Gathering
 from headgate.guard import CLOSED, Guard
-from headgate.inlet import Arranger, Plan, in_commit_order, latest_time_us, make_plan, recorded
+from headgate.inlet import Plan, in_commit_order, latest_time_us, make_plan, recorded
 from headgate.io import Clock, Disk, RealClock
 from headgate.journal import Journal
 from headgate.loading import fill, loaded_changes
@@ -456,7 +456,7 @@ class Engine:
         epoch, and the event row that each result is of."""
         program = self._program(plan.route.transactions, plan.updates)
         inlet = plan.inlet_name(source)
-        arranged = Arranger(plan, program).arrange(events, self._memory.inlets.get(inlet))
+        arranged = plan.arranger(program).arrange(events, self._memory.inlets.get(inlet))
         moved = dict(inlets or {})
         if arranged.state is not None:
             moved[inlet] = arranged.state
@@ -556,7 +556,8 @@ class Engine:
         plan = self._plan(transaction, route_by, order_by, None, "reject", None)
         with self._lock, self._guard.running():
             program = self._program(plan.route.transactions)
-            arranged = Arranger(plan, program).arrange(as_table(events, plan.event, "events"), None)
+            given = as_table(events, plan.event, "events")
+            arranged = plan.arranger(program).arrange(given, None)
             program.resolve(arranged.works)
             return program.explain(arranged.works, arranged.order, arranged.route)
 

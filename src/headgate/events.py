@@ -80,11 +80,12 @@ def _refuse_fractions(values: list[Any], name: str, schema: Schema, where: str) 
 
 def require_columns(table: pa.Table, names: Iterable[str], where: str) -> None:
     """Refuse a table that lacks one of the columns, naming those it has."""
-    missing = [name for name in names if name not in table.column_names]
+    found = table.column_names
+    missing = [name for name in names if name not in found]
     if missing:
         raise InputError(
             f"{where}: no column {', '.join(map(repr, missing))}; "
-            f"the columns are: {', '.join(table.column_names)}"
+            f"the columns are: {', '.join(found)}"
         )
 
 

@@ -23,6 +23,7 @@ from headgate.execution.program import LATE, REJECTED, Execution, Program, Work
 from headgate.execution.scheme import SERIAL, Scheme
 from headgate.execution.signature import Signature
 from headgate.planning.order import is_sorted_throughout, parse_duration, sort_key, sort_rows
+from headgate.planning.routing import Routing
 from headgate.state.columns import NULL_FAULT, StoredColumn, conform, one_array, to_stored
 from headgate.state.schema import Column, ColumnType, Schema
 from headgate.state.table import Access
@@ -53,6 +54,15 @@ class Plan:
     isolation: str = "PL4"
     updates: bool = False
     record: list[Recording] | None = field(default=None, compare=False)
+    _arrangers: dict[Program, Arranger] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
+
+    def arranger(self, program: Program) -> Arranger:
+        """Who applies this plan for the program, made once."""
+        if program not in self._arrangers:
+            self._arrangers[program] = Arranger(self, program)
+        return self._arrangers[program]
 
     @cached_property
     def columns(self) -> list[str]:
@@ -220,13 +230,45 @@ class Arranged:
     state: InletState | None  # the inlet's state after this batch, None when it has none
 
 
+@dataclass(frozen=True)
+class _Part:
+    """What one transaction takes of the events."""
+
+    signature: Signature
+    columns: tuple[tuple[str, str], ...]  # name and type
+    keys: frozenset[str]  # those of them that are keys
+    aligned: tuple[tuple[str, ...], ...]  # array columns that together name keys
+
+    @staticmethod
+    def of(signature: Signature) -> _Part:
+        lists = (one.columns for one in signature.accesses if one.form == "each")
+        return _Part(
+            signature,
+            tuple((column.name, str(column.type)) for column in signature.event),
+            frozenset(name for access in signature.accesses for name in access.columns),
+            tuple(names for names in lists if len(names) > 1),
+        )
+
+
 class Arranger:
     """Applies a plan to tables of events, for one program."""
 
     def __init__(self, plan: Plan, program: Program) -> None:
         self.plan = plan
         self.program = program
-        self.numbers = np.array([program.number(t.name) for t in plan.route.transactions], np.int64)
+        self.routing: Routing | None = None
+        if plan.route.column is not None:
+            values = [value for value, _ in plan.route.values]
+            numbers = [program.number(transaction.name) for _, transaction in plan.route.values]
+            self.routing = Routing(values, numbers)
+        schemas = [*(signature.event for signature in program.signatures), Schema(plan.order_by)]
+        self._needed = {
+            (column.name, str(column.type)): (column.type, f"events: column {column.name!r}")
+            for schema in schemas
+            for column in schema
+        }
+        self._order = [(column, (column.name, str(column.type))) for column in plan.order_by]
+        self._parts = [_Part.of(signature) for signature in program.signatures]
 
     def arrange(self, events: pa.Table, state: InletState | None) -> Arranged:
         """Arrange the held-back events and the new ones; the state is that before the batch."""
@@ -236,11 +278,11 @@ class Arranger:
         route = self._route(events, rejects)
         stored = self._stored(events)
         keys = self._order_keys(events, stored, rejects)
-        works = [self._work(signature, stored, route, rejects) for signature in self._signatures()]
+        works = [
+            self._work(number, part, stored, route, rejects)
+            for number, part in enumerate(self._parts)
+        ]
         return self._split(events, works, route, keys, rejects, state)
-
-    def _signatures(self) -> tuple[Signature, ...]:
-        return self.program.signatures
 
     def _with_held(self, events: pa.Table, state: InletState | None) -> pa.Table:
         if state is None or state.held is None or self.plan.watermark_us is None:
@@ -271,18 +313,11 @@ class Arranger:
 
     def _route(self, events: pa.Table, rejects: _Rejects) -> np.ndarray:
         column = self.plan.route.column
-        if column is None:
-            return np.full(events.num_rows, self.numbers[0], np.int64)
+        if column is None or self.routing is None:
+            return np.zeros(events.num_rows, np.int64)
         values = one_array(events.column(column))
-        if pa.types.is_dictionary(values.type):
-            values = values.dictionary_decode()
-        found = pc.index_in(*_comparable(values, [value for value, _ in self.plan.route.values]))
-        numbers = [
-            self.program.number(transaction.name) for _, transaction in self.plan.route.values
-        ]
-        table = np.array([*numbers, -1], np.int64)
-        route: np.ndarray = table[found.fill_null(len(numbers)).to_numpy(zero_copy_only=False)]
-        for row in np.flatnonzero(route < 0):
+        route = self.routing.numbers(values)
+        for row in np.flatnonzero(route < 0) if route.min(initial=0) < 0 else ():
             value = values[int(row)].as_py()
             reason = f"null route: {column}" if value is None else f"unknown route: {value}"
             rejects.add_one(int(row), reason)
@@ -290,35 +325,31 @@ class Arranger:
 
     def _stored(self, events: pa.Table) -> dict[tuple[str, str], StoredColumn]:
         """Every needed column in every type a transaction declares it with, stored once."""
-        found: dict[tuple[str, str], StoredColumn] = {}
-        schemas = [signature.event for signature in self._signatures()]
-        for schema in [*schemas, Schema(self.plan.order_by)]:
-            for column in schema:
-                key = (column.name, str(column.type))
-                if key not in found:
-                    where = f"events: column {column.name!r}"
-                    array = events.column(column.name)
-                    found[key] = to_stored(array, column.type, self.program.pool, where)
-        return found
+        pool = self.program.pool
+        return {
+            key: to_stored(events.column(key[0]), kind, pool, where)
+            for key, (kind, where) in self._needed.items()
+        }
 
     def _work(
         self,
-        signature: Signature,
+        number: int,
+        part: _Part,
         stored: Mapping[tuple[str, str], StoredColumn],
         route: np.ndarray,
         rejects: _Rejects,
     ) -> Work:
-        columns = {column.name: stored[column.name, str(column.type)] for column in signature.event}
-        number = self.program.number(signature.name)
-        keys = {name for access in signature.accesses for name in access.columns}
-        mine = None if self.plan.route.column is None else route == number
+        columns = {key[0]: stored[key] for key in part.columns}
+        others = None if self.routing is None else route != number
         for name, column in columns.items():
             if column.faults is not None:
-                rejects.add_faults(column.faults, name, "key" if name in keys else "value", mine)
-        for access in signature.accesses:
-            if access.form == "each" and len(access.columns) > 1:
-                columns.update(_aligned(columns, access.columns, rejects, mine))
-        return Work(signature, columns, rejects.skip(mine))
+                mine = None if others is None else ~others
+                role = "key" if name in part.keys else "value"
+                rejects.add_faults(column.faults, name, role, mine)
+        for names in part.aligned:
+            mine = None if others is None else ~others
+            columns.update(_aligned(columns, names, rejects, mine))
+        return Work(part.signature, columns, rejects.skip(others))
 
     def _order_keys(
         self,
@@ -327,8 +358,8 @@ class Arranger:
         rejects: _Rejects,
     ) -> list[np.ndarray]:
         keys = []
-        for column in self.plan.order_by:
-            found = stored[column.name, str(column.type)]
+        for column, key in self._order:
+            found = stored[key]
             if found.faults is not None:
                 rejects.add_faults(found.faults, column.name, "order column", None)
             texts = one_array(events.column(column.name)) if column.type.kind == "string" else None
@@ -423,17 +454,6 @@ def latest_time_us(held: pa.Table, plan: Plan) -> int:
     return int(pc.max(times.cast(pa.int64())).as_py())
 
 
-def _comparable(values: pa.Array, known: list[Any]) -> tuple[pa.Array, pa.Array]:
-    """A route column and the routes in one type; where there is none, both as texts."""
-    try:
-        routes = pa.array(known)
-        if pa.types.is_null(values.type):
-            return values.cast(routes.type), routes
-        return values, routes.cast(values.type)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
-        return values.cast(pa.string()), pa.array([str(route) for route in known])
-
-
 def _aligned(
     columns: Mapping[str, StoredColumn],
     names: Sequence[str],
@@ -478,11 +498,11 @@ class _Rejects:
             is_null = faults[row] == NULL_FAULT
             self.add_one(int(row), f"null {role}: {name}" if is_null else f"out of range: {name}")
 
-    def skip(self, mine: np.ndarray | None) -> np.ndarray:
-        """By event row: 1 where it is malformed or not mine."""
-        if not self.by_row and mine is None:
-            return self._nothing
-        skip = self._nothing.copy() if mine is None else (~mine).astype(np.uint8)
+    def skip(self, others: np.ndarray | None) -> np.ndarray:
+        """By event row: 1 where it is malformed or another transaction's."""
+        if not self.by_row:
+            return self._nothing if others is None else others.view(np.uint8)
+        skip = self._nothing.copy() if others is None else others.astype(np.uint8)
         skip[list(self.by_row)] = 1
         return skip
 

@@ -12,7 +12,7 @@ from headgate.durability import ALIVE, SLOT
 from headgate.errors import InputError
 from headgate.events import as_table, complete_rows
 from headgate.execution.kernel import build_check, first_failure
-from headgate.execution.program import address
+from headgate.execution.pointers import address
 from headgate.state.constraint import Unique
 from headgate.state.integrity import first_violation
 from headgate.state.rows import Rows

@@ -28,6 +28,7 @@ from headgate.execution.isolation_source import (
     SYNC_WORDS,
     TABLE_WORDS,
 )
+from headgate.execution.pointers import address
 from headgate.execution.scheme import SCHEME_NAMES, Scheme, make_scheme
 from headgate.execution.workers import workers
 from headgate.scheduling.decision import Decision, Thresholds
@@ -197,7 +198,7 @@ class _Crew:
 
     def address(self, array: np.ndarray) -> int:
         self.kept.append(array)
-        return int(array.__array_interface__["data"][0])
+        return address(array)
 
     def work(self) -> None:
         """Find the rows, then let all threads run to the end."""

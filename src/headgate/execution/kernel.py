@@ -157,10 +157,10 @@ def _scope(writer: SourceWriter) -> dict[str, Any]:
             row = row_type(access)
             scope[f"row_{place}"] = record_at(row, size)
             scope[f"rows_{place}"] = rows_at(RowsType(row, size))
-            for part, name in enumerate(access.columns if access.form == "at" else ()):
+            for part, name in enumerate(access.columns):
                 column = column_places(signature.event)[name]
-                kind = signature.event[name].type.kind
-                scope[f"key_{place}_{part}"] = key_at(column, STORED[kind])
+                kind = signature.event[name].type.element or signature.event[name].type
+                scope[f"key_{place}_{part}"] = key_at(column, STORED[kind.kind])
     for place, table in enumerate(writer.tables):
         if table.check is not None:
             scope[f"check_{place}"] = compile_along(check_function(table), done)

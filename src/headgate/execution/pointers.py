@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 import numba
+import numpy as np
+import pyarrow as pa
 from llvmlite import ir as llvm
 from numba.core import cgutils, types
 from numba.extending import intrinsic
@@ -18,6 +20,12 @@ from headgate.execution import bounds
 from headgate.execution.values import STORED_LLVM, EventType, RecordType, RowsType
 
 I64 = llvm.IntType(64)
+
+
+def address(array: np.ndarray) -> int:
+    """Where the array's first byte stands; the array must outlive the use of it."""
+    bounds.note(array)
+    return int(pa.py_buffer(array).address)  # many times faster than NumPy's own ways to ask
 
 
 def record_at(record: RecordType, row_bytes: int) -> Any:

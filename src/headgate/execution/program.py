@@ -17,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.errors import DeclarationError, InputError
-from headgate.execution import bounds
 from headgate.execution.cache import cache_folder
 from headgate.execution.compiler import describe_error
 from headgate.execution.interpreter import Interpreter, error_reason
@@ -37,8 +36,9 @@ from headgate.execution.kernel import (
     build_unit_kernels,
     literal_texts,
 )
+from headgate.execution.pointers import address
 from headgate.execution.scheme import SERIAL, Scheme, explain, run_parallel
-from headgate.execution.signature import Signature, column_places
+from headgate.execution.signature import Signature
 from headgate.execution.source import is_found_late, written
 from headgate.io import RealClock
 from headgate.planning.figures import Figures
@@ -49,7 +49,7 @@ from headgate.scheduling.probing import Probing
 from headgate.state.columns import StoredColumn
 from headgate.state.constraint import Constraint, Unique
 from headgate.state.integrity import child_counts, constraints_on, unique_entries
-from headgate.state.layout import Layout, record_layout
+from headgate.state.layout import Layout
 from headgate.state.rows import Rows
 from headgate.state.strings import StringPool
 from headgate.state.table import Access
@@ -199,7 +199,9 @@ class Program:
 
     def _scratch_slots(self, work: Work, place: int) -> np.ndarray:
         """Room for the slots that the kernel will find, used again by the next batch."""
-        key, need = (work.signature.name, place), len(work.skip)
+        access = work.signature.accesses[place]
+        need = len(work.skip) if access.form == "at" else len(work.key_columns(access)[0].values)
+        key = (work.signature.name, place)
         found = self._slots.get(key)
         if found is None or len(found) < need:
             found = self._slots[key] = np.empty(2 * need, np.int64)
@@ -398,9 +400,8 @@ class Run:
         return None if self.is_part else self.program.scratch
 
     def _make_output(self, work: Work) -> None:
-        output = work.signature.output
-        if output is not None:
-            work.out_layout = record_layout(output)
+        work.out_layout = work.signature.out_layout
+        if work.out_layout is not None:
             make = np.empty if work.signature.compiled else np.zeros  # the kernel clears as it goes
             work.out = make((len(self.order), work.out_layout.words), np.int64)
 
@@ -552,12 +553,6 @@ class Run:
         return bool(self.counts[2 * self.table_names.index(name) + 1])
 
 
-def address(array: np.ndarray) -> int:
-    """Where the array's first byte stands; the array must outlive the use of it."""
-    bounds.note(array)
-    return int(array.__array_interface__["data"][0])
-
-
 def kept_arrays(
     constraints: Sequence[Constraint], tables: Mapping[str, Rows]
 ) -> dict[str, np.ndarray | int]:
@@ -575,11 +570,11 @@ def kept_arrays(
 
 def _addresses(work: Work) -> np.ndarray:
     """The addresses of the event's columns, at the places the kernel was compiled for."""
-    places = column_places(work.signature.event)
-    found = np.zeros(2 * len(places) + 1, np.int64)
+    places = work.signature.places
+    found = [0] * (2 * len(places) + 1)
     for name, place in places.items():
         column: Any = work.columns[name]
         found[place] = address(column.values)
         if column.offsets is not None:
             found[place + 1] = address(column.offsets)
-    return found
+    return np.array(found, np.int64)

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headgate.errors import InputError
-from headgate.execution import bounds, ticks
+from headgate.execution import ticks
 from headgate.execution.kernel import compile_first
 from headgate.execution.nesting import nest
+from headgate.execution.pointers import address
 from headgate.execution.units import UnitBatch, UnitCrew
 from headgate.execution.workers import workers
 from headgate.io import RealClock
@@ -277,8 +278,7 @@ class _Crew:
 
     def _address(self, array: np.ndarray) -> int:
         self.kept.append(array)
-        bounds.note(array)
-        return int(array.__array_interface__["data"][0])
+        return address(array)
 
     def work(self, head: Callable[[int], list[int]]) -> None:
         """Let all threads run to the end; `head` gives the first arguments of each."""

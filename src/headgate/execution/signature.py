@@ -45,6 +45,16 @@ class Signature:
         return None
 
     @cached_property
+    def out_layout(self) -> Layout | None:
+        """The layout of its output records, None when it has no output."""
+        return None if self.output is None else record_layout(self.output)
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """Where the address of each event column stands."""
+        return column_places(self.event)
+
+    @cached_property
     def tables(self) -> tuple[Table, ...]:
         """The tables it touches, each once, in the order of the parameters."""
         return tuple(dict.fromkeys(access.table for access in self.accesses))

@@ -21,8 +21,8 @@ BLOCK_EVENTS = 128  # a block's rows fit the first-level cache
 
 
 def is_found_late(access: Access) -> bool:
-    """Whether the kernel itself looks the row up: one key, and a missing row is not created."""
-    return access.form == "at" and not access.create
+    """Whether the kernel itself looks the rows up: those that are missing are not created."""
+    return access.form in ("at", "each") and not access.create
 
 
 def written(signature: Signature) -> tuple[Table, ...]:
@@ -134,9 +134,16 @@ class SourceWriter:
         )
 
     def _keys(self, number: int, place: int, access: Access) -> str:
-        """The words of the key that an event gives to an access."""
-        parts = range(len(access.columns))
-        return ", ".join(f"key_{place}_{part}(columns_{number}, e)" for part in parts)
+        """The words of the key that an event, or an element of its list, gives to an access."""
+        parts, row = range(len(access.columns)), "e" if access.form == "at" else "j"
+        return ", ".join(f"key_{place}_{part}(columns_{number}, {row})" for part in parts)
+
+    def _for_all(self, place: int, access: Access, line: str) -> list[str]:
+        """The line for the one row of an access, or for each of them."""
+        if access.form == "at":
+            return [f"    {line}"]
+        span = f"get(offsets_{place}, e), get(offsets_{place}, e + 1)"
+        return [f"    for j in range({span}):", f"        {line}"]
 
     def _seek_step(self, number: int) -> str:
         """Ask for the index entries that one event's look-ups begin at."""
@@ -145,7 +152,8 @@ class SourceWriter:
         for place, access in self.accesses(number):
             if is_found_late(access):
                 table, keys = self.number(access.table), self._keys(number, place, access)
-                lines.append(f"    seek_in_{table}(entries_{table}, mask_{table}, {keys})")
+                seek = f"seek_in_{table}(entries_{table}, mask_{table}, {keys})"
+                lines += self._for_all(place, access, seek)
         return "\n".join([*lines, "    return 0"])
 
     def _fetch_step(self, number: int) -> str:
@@ -154,29 +162,25 @@ class SourceWriter:
         lines = ["@njit(nogil=True)", f"def fetch_{number}(e, {arguments}):"]
         for place, access in self.accesses(number):
             table, row_bytes = self.number(access.table), 8 * self.width(access)
-            ask = f"prefetch(words_{table} + {row_bytes} * get(slots_{place}, {{0}}))"
             if is_found_late(access):
                 keys = self._keys(number, place, access)
-                where = f"entries_{table}, mask_{table}, words_{table}, {keys}"
-                lines.append(f"    fetch_in_{table}({where})")
-            elif access.form == "at":
-                lines.append("    " + ask.format("e"))
-            elif access.form == "each":
-                lines.append(
-                    f"    for j in range(get(offsets_{place}, e), get(offsets_{place}, e + 1)):"
-                )
-                lines.append("        " + ask.format("j"))
+                fetch = f"fetch_in_{table}(entries_{table}, mask_{table}, words_{table}, {keys})"
+            else:
+                row = "e" if access.form == "at" else "j"
+                fetch = f"prefetch(words_{table} + {row_bytes} * get(slots_{place}, {row}))"
+            lines += self._for_all(place, access, fetch)
         return "\n".join([*lines, "    return 0"])
 
     def _resolve_step(self, number: int) -> str:
-        """Look up the rows of one event that are found by a single key and must be there."""
+        """Look up the rows of one event that must be there."""
         arguments = ", ".join(self.arguments(number))
         lines = ["@njit(nogil=True)", f"def resolve_{number}(e, {arguments}):"]
         for place, access in self.accesses(number):
             if is_found_late(access):
                 table, keys = self.number(access.table), self._keys(number, place, access)
                 found = f"find_{table}(entries_{table}, mask_{table}, words_{table}, {keys})"
-                lines.append(f"    put(slots_{place}, e, {found})")
+                row = "e" if access.form == "at" else "j"
+                lines += self._for_all(place, access, f"put(slots_{place}, {row}, {found})")
         return "\n".join([*lines, "    return 0"])
 
     def _step(self, number: int) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 
 from headgate.execution import bounds, ticks, versions
 from headgate.execution.kernel import compile_first
+from headgate.execution.pointers import address
 from headgate.execution.versions import SYNC_WORDS
 from headgate.execution.workers import workers
 from headgate.planning.graph import Operations, number_rows
@@ -58,8 +59,7 @@ class UnitBatch:
     def address(self, array: np.ndarray) -> int:
         array = np.ascontiguousarray(array)
         self.kept.append(array)
-        bounds.note(array)
-        return int(array.__array_interface__["data"][0])
+        return address(array)
 
     def _lists(self) -> list[np.ndarray]:
         """Beside the slots of every access: its operations, and its places in the scratch rows."""

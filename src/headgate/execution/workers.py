@@ -15,40 +15,42 @@ from typing import Any
 Call = Callable[[], Any]
 
 
+class _Job:
+    """One call and, when it has ended, what came of it: a result or an error."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._ended = threading.Lock()
+        self._ended.acquire()
+        self.outcome: tuple[Any, BaseException | None] | None = None
+
+    def run(self) -> None:
+        """Run the call, unless it was run before."""
+        if self.outcome is not None:
+            return
+        try:
+            self.outcome = self._call(), None
+        except BaseException as error:
+            self.outcome = None, error
+        self._ended.release()
+
+    def wait(self) -> tuple[Any, BaseException | None]:
+        while self.outcome is None:
+            self._ended.acquire()
+        return self.outcome
+
+
 class _Worker:
     """One thread, which runs what comes into its box."""
 
     def __init__(self) -> None:
-        self.is_busy = False
-        self._box: SimpleQueue[Call] = SimpleQueue()
-        self._done: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
+        self._box: SimpleQueue[_Job] = SimpleQueue()
+        self.put = self._box.put
         threading.Thread(target=self._work, name="headgate-crew", daemon=True).start()
-
-    def begin(self, call: Call) -> None:
-        self.is_busy = True
-        self._box.put(call)
-
-    def end(self) -> tuple[Any, BaseException | None]:
-        """Wait for the call; an interrupt has to wait, too, as the call uses the batch's arrays."""
-        interrupt: BaseException | None = None
-        while True:
-            try:
-                found, error = self._done.get()
-                self.is_busy = False
-                return found, interrupt or error
-            except KeyboardInterrupt as stop:
-                interrupt = stop
 
     def _work(self) -> None:
         while True:
-            self._done.put(_outcome(self._box.get()))
-
-
-def _outcome(call: Call) -> tuple[Any, BaseException | None]:
-    try:
-        return call(), None
-    except BaseException as error:
-        return None, error
+            self._box.get().run()
 
 
 class Workers:
@@ -59,20 +61,29 @@ class Workers:
         self._idle: list[_Worker] = []
 
     def run(self, calls: Sequence[Call]) -> list[Any]:
-        """Run all calls at the same time, the first of them on this thread.
+        """Run all calls at the same time, the first of them on this thread if it cannot be
+        interrupted. Whatever happens, all of them have ended when this ends.
 
-        Whatever happens, no call is still running when this ends.
+        Python interrupts its main thread alone, at any place, and then a call that the others wait
+        for would not run, or run twice. So the main thread only hands calls on and waits.
         """
-        crew, outcomes = self._take(len(calls) - 1), []
-        try:
-            for worker, call in zip(crew, calls[1:], strict=True):
-                worker.begin(call)
-            outcomes.append(_outcome(calls[0]))
-        finally:
-            outcomes += [worker.end() for worker in crew if worker.is_busy]
-            with self._guard:
-                self._idle += crew
-        for _, error in outcomes:
+        jobs = [_Job(call) for call in calls]
+        is_main = threading.current_thread() is threading.main_thread()
+        handed = jobs if is_main else jobs[1:]
+        crew, interrupt = self._take(len(handed)), None
+        while True:
+            try:
+                for worker, job in zip(crew, handed, strict=True):
+                    worker.put(job)  # once more after an interrupt, and then nothing comes of it
+                if not is_main:
+                    jobs[0].run()
+                outcomes = [job.wait() for job in jobs]
+                break
+            except KeyboardInterrupt as stop:
+                interrupt = stop
+        with self._guard:
+            self._idle += crew
+        for _, error in (*outcomes, (None, interrupt)):
             if error is not None:
                 raise error
         return [found for found, _ in outcomes]

@@ -7,6 +7,7 @@ when it is the column's type, and a fault of that one value when it is its range
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +20,11 @@ from headgate.state.strings import StringPool
 
 NULL_FAULT = 1
 RANGE_FAULT = 2
+# Of these types Arrow's values are those that are stored.
+_WHOLE = {
+    kind: np.dtype(STORED[kind])
+    for kind in ("int", "bigint", "float", "double", "timestamp", "date")
+}
 
 
 @dataclass(frozen=True)
@@ -29,7 +35,7 @@ class StoredColumn:
     faults: np.ndarray | None = None
     offsets: np.ndarray | None = None  # for an array column: row -> first element
 
-    @property
+    @cached_property
     def lengths(self) -> np.ndarray:
         """How many elements each row of an array column has."""
         check_invariant(self.offsets is not None, "lengths of a column that is no array")
@@ -38,9 +44,11 @@ class StoredColumn:
 
 def one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     """The column as one contiguous Arrow array."""
-    if isinstance(column, pa.ChunkedArray):
-        return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-    return column
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return column.combine_chunks() if column.num_chunks else pa.array([], column.type)
 
 
 def to_stored(
@@ -48,8 +56,8 @@ def to_stored(
 ) -> StoredColumn:
     """The values in stored form. Nulls and values out of range are marked as faults."""
     array = one_array(column)
-    if isinstance(array, pa.ChunkedArray):  # combine_chunks of no chunks at all
-        array = pa.array([], array.type)
+    if kind.kind in _WHOLE and not array.null_count and array.type == kind.arrow:
+        return StoredColumn(_viewed(array, kind.kind))  # nothing to ask or to change
     if kind.element is not None:
         return _list_to_stored(array, kind.element, pool, where)
     array = conform(array, kind, where)
@@ -128,8 +136,15 @@ def _values(array: pa.Array, kind: ColumnType, pool: StringPool) -> np.ndarray:
         words = np.frombuffer(data, np.int64)
         low = words[2 * array.offset : 2 * (array.offset + len(array)) : 2]
         return np.ascontiguousarray(low)
-    values = np.frombuffer(data, STORED[kind.kind])
-    return values[array.offset : array.offset + len(array)]
+    return _viewed(array, kind.kind)
+
+
+def _viewed(array: pa.Array, kind: str) -> np.ndarray:
+    """The values of a fixed-width array as they stand in memory."""
+    data, stored = array.buffers()[1], _WHOLE.get(kind) or np.dtype(STORED[kind])
+    if data is None:
+        return np.zeros(len(array), stored)
+    return np.frombuffer(data, stored, len(array), array.offset * stored.itemsize)
 
 
 def _list_to_stored(
@@ -149,7 +164,9 @@ def _list_to_stored(
     offsets = array.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
     first, last = (int(offsets[0]), int(offsets[-1])) if len(array) else (0, 0)
     inner = to_stored(array.values.slice(first, last - first), element, pool, where)
-    offsets = offsets - first if len(array) else np.zeros(1, np.int64)
+    offsets = offsets if len(array) else np.zeros(1, np.int64)
+    if first:
+        offsets -= first
     if inner.faults is not None:
         faults = np.zeros(len(array), np.uint8) if faults is None else faults
         rows = np.searchsorted(offsets, np.flatnonzero(inner.faults), side="right") - 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -47,7 +48,7 @@ class Layout:
     fields: tuple[Field, ...]
     words: int
 
-    @property
+    @cached_property
     def dtype(self) -> np.dtype:
         return np.dtype(
             {
