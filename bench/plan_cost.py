@@ -1,18 +1,23 @@
 """What planning costs: nanoseconds per operation for batches of growing size.
 
 Operations are those of the Streaming Ledger: deposits of two rows and transfers of four, each row
-one operation, cut as the engine cuts them; keys are drawn as in the workloads. Nothing runs.
+one operation, cut as the engine cuts them, a large batch into sections, too; keys are drawn as in
+the workloads. Nothing runs.
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
 import numpy as np
 
 from bench.workloads import zipf_shares
+from headgate.execution.sections import section_count
 from headgate.planning.graph import Operations, build_graph
 from headgate.planning.precedence import Units, chain_tasks, link, unit_tasks
 from headgate.planning.scratch import Scratch
@@ -23,6 +28,7 @@ THETA = 0.2
 OPERATIONS = 3  # of a transaction in the mean: half have two, half have four
 
 Row = dict[str, Any]
+Action = Callable[[Operations, Units, Scratch], dict[str, float]]
 
 
 def make_operations(count: int, keys: int = KEYS, seed: int = 7) -> Operations:
@@ -67,17 +73,40 @@ def measure_planning(repeats: int, sizes: tuple[int, ...] = SIZES) -> list[Row]:
     """One row a size and step: the median time, per operation."""
     rows = []
     for size in sizes:
-        operations = make_operations(size)
-        units = make_units(operations)
+        sections = cut(make_operations(size))
+        units, count = [make_units(one) for one in sections], sum(len(one.rows) for one in sections)
         scratch = Scratch()
         turns = repeats * min(20, max(sizes) // size)  # short ones are done more often
         for action in (_plan_units, _plan_transactions):
             # The first turns make room and are not counted.
-            found = [action(operations, units, scratch) for _ in range(turns + 2)][2:]
+            found = [_all(action, sections, units, scratch) for _ in range(turns + 2)][2:]
             for step in found[0]:
-                each = median(one[step] for one in found) / len(operations.rows) * 1e9
-                rows.append({"operations": len(operations.rows), "step": step, "ns": each})
+                each = median(one[step] for one in found) / count * 1e9
+                rows.append({"operations": count, "step": step, "ns": each})
     return rows
+
+
+def cut(operations: Operations) -> list[Operations]:
+    """A batch in the sections that the engine would make of it; rows are numbered in each."""
+    count = section_count(len(operations.rows))
+    edges = np.linspace(0, operations.units, count + 1).astype(int).tolist()
+    found = []
+    for first, last in pairwise(edges):
+        starts = operations.starts[first : last + 1]
+        here = slice(starts[0], starts[-1])
+        _, rows = np.unique(operations.rows[here], return_inverse=True)
+        found.append(Operations(starts - starts[0], rows, operations.writes[here]))
+    return found
+
+
+def _all(
+    action: Action, sections: Sequence[Operations], units: Sequence[Units], scratch: Scratch
+) -> dict[str, float]:
+    """The seconds of each step, over all sections."""
+    total: Counter[str] = Counter()
+    for one, cut_up in zip(sections, units, strict=True):
+        total.update(action(one, cut_up, scratch))
+    return dict(total)
 
 
 def _plan_units(_: Operations, units: Units, scratch: Scratch) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""The race: every batch through all schemes in turn, each on an engine of its own.
+"""The race: every batch, or stretch of them, through all schemes in turn, each on its own engine.
 
 So a noisy machine is noisy for all. What a scheme gives is compared with the serial scheme after
 every batch, and all rows at the end: a figure exists only for what was found equal.
@@ -44,7 +44,7 @@ class Effort:
 
 
 FULL = Effort(5, 40, 8.0, 3, 16, 2_048, 10_240, 4_096, 15, is_quick=False)
-QUICK = Effort(3, 10, 0.8, 1, 4, 512, 2_048, 1_024, 5, is_quick=True)
+QUICK = Effort(3, 10, 0.5, 1, 4, 512, 2_048, 512, 3, is_quick=True)
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,7 @@ class Point:
     parameter: str = ""
     value: float = 0.0
     effort: Effort = FULL
+    stretch: int = 1  # batches that an engine runs in a row before it is the next one's turn
 
     @property
     def workload(self) -> Workload:
@@ -133,12 +134,15 @@ class Race:
             is_over = time.perf_counter() - began > seconds
             if is_over and batch >= WARM_ROUNDS + effort.rounds_min:
                 break
-            rows += self._round(phase, batch, batch < WARM_ROUNDS)
-            batch += 1
+            is_warm = batch < WARM_ROUNDS
+            row = WARM_ROUNDS if is_warm else self.point.stretch
+            stretch = range(batch, min(batch + row, WARM_ROUNDS + effort.rounds_max))
+            rows += self._round(phase, stretch, is_warm)
+            batch = stretch.stop
         for engine in self.engines.values():
             let_count(engine)
         for counting in range(batch, batch + effort.counted_rounds):
-            rows += self._round(phase, counting, False, is_counted=True)
+            rows += self._round(phase, range(counting, counting + 1), False, is_counted=True)
         return rows
 
     def _phase(self, phase: Phase) -> list[Row]:
@@ -146,31 +150,35 @@ class Race:
         is_first = phase is self.point.phases[0]
         rows = []
         for batch in range(phase.workload.batch_count):
-            rows += self._round(phase, batch, is_first and batch < WARM_ROUNDS)
+            is_warm = is_first and batch < WARM_ROUNDS
+            rows += self._round(phase, range(batch, batch + 1), is_warm)
         return rows
 
     def _round(
-        self, phase: Phase, batch: int, is_warm: bool, is_counted: bool = False
+        self, phase: Phase, batches: range, is_warm: bool, is_counted: bool = False
     ) -> list[Row]:
-        """The batch through every engine; who begins changes from round to round."""
-        events = phase.workload.batch(batch)
-        if batch == 0 and self.is_explained:
-            self._graph = self._explain(phase.workload, events)
-        shift = batch % len(self.entered)
-        done = {one: self._turn(one, phase.workload, events, is_counted)
-                for one in (*self.entered[shift:], *self.entered[:shift])}  # fmt: skip
-        expected = plain(done[REFERENCE][0])
+        """The batches through every engine; who begins changes from round to round."""
+        events = [phase.workload.batch(batch) for batch in batches]
+        if batches.start == 0 and self.is_explained:
+            self._graph = self._explain(phase.workload, events[0])
+        shift = batches.start % len(self.entered)
+        done = {
+            one: [self._turn(one, phase.workload, batch, is_counted) for batch in events]
+            for one in (*self.entered[shift:], *self.entered[:shift])
+        }
+        expected = [plain(results) for results, _ in done[REFERENCE]]
         rows = []
-        for one in self.entered:
-            results, timing = done[one]
-            found = self._difference(one, results, expected, phase, batch)
-            rows.append(
-                {
-                    **self._setting(one, phase), "batch": batch, "is_warm": is_warm,
-                    "is_counted": is_counted, "events": events.num_rows, **timing,
-                    "is_equal": found is None, "graph": self._graph,
-                }
-            )  # fmt: skip
+        for place, batch in enumerate(batches):
+            for one in self.entered:
+                results, timing = done[one][place]
+                found = self._difference(one, results, expected[place], phase, batch)
+                rows.append(
+                    {
+                        **self._setting(one, phase), "batch": batch, "is_warm": is_warm,
+                        "is_counted": is_counted, "events": events[place].num_rows, **timing,
+                        "is_equal": found is None, "graph": self._graph,
+                    }
+                )  # fmt: skip
         return rows
 
     def _turn(

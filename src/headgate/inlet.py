@@ -19,7 +19,8 @@ from headgate.durability import Inlet as InletState
 from headgate.errors import DeclarationError, InputError
 from headgate.events import require_columns
 from headgate.execution.isolation import PROTOCOLS, Recording
-from headgate.execution.program import LATE, REJECTED, Execution, Program, Work
+from headgate.execution.program import Execution, Program
+from headgate.execution.run import LATE, REJECTED, Work
 from headgate.execution.scheme import SERIAL, Scheme
 from headgate.execution.signature import Signature
 from headgate.planning.order import is_sorted_throughout, parse_duration, sort_key, sort_rows

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headgate.execution.codes import encode_reasons
-from headgate.execution.program import COMMITTED, OUTCOMES, Execution, Program, Work
+from headgate.execution.program import Execution, Program
+from headgate.execution.run import COMMITTED, OUTCOMES, Work
 from headgate.inlet import Arranged, Plan
 from headgate.state.columns import conform, one_array, to_arrow
 from headgate.state.layout import Layout
@@ -103,6 +104,8 @@ def _transactions(arranged: Arranged, program: Program) -> pa.Array:
     names = program.names
     if arranged.is_whole and len(names) == 1:
         return _dictionary(np.zeros(len(arranged.order), np.int8), names, None)
+    if arranged.is_whole:
+        return _dictionary(arranged.route.astype(np.int8), names, None)
     numbers = arranged.route[event_rows(arranged)].astype(np.int8)
     return _dictionary(numbers, names, numbers < 0)
 
@@ -161,7 +164,9 @@ def _output(column: Column, arranged: Arranged, execution: Execution, program: P
     ran, aside = len(arranged.order), len(arranged.aside)
     nulls = execution.outcome != COMMITTED
     values: np.ndarray | None = None
-    routed = arranged.route[arranged.order] if len(program.signatures) > 1 else None
+    routed = None
+    if len(program.signatures) > 1:
+        routed = arranged.route if arranged.is_whole else arranged.route[arranged.order]
     for number, work in enumerate(arranged.works):
         mine = _output_values(work, column)
         if mine is None:

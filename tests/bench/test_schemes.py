@@ -404,7 +404,7 @@ def test_every_scheme_that_races_exists_and_every_kind_of_them_races() -> None:
         *schemes.EVERY,
         *schemes.RIVALS,
         *schemes.SWEPT,
-        *schemes.IN_PLACE,
+        *schemes.CHEAPLY,
         *schemes.CHOICES,
     ):
         assert make_scheme(name, 2).name == name.partition("-")[0]
@@ -422,7 +422,7 @@ def test_each_program_is_compiled_once_for_all_schemes_that_run_it() -> None:
     assert set(needed) == {(name, costed) for name in schemes.APPLICATION_NAMES
                            for costed in (False, True)}  # fmt: skip
     assert set(needed["ledger", True]) == {*schemes.RIVALS, *schemes.CHOICES}
-    assert set(needed["ledger", False]) == set(schemes.IN_PLACE)
+    assert set(needed["ledger", False]) == set(schemes.CHEAPLY)
     few = schemes.throughput_point("tolls", race.QUICK)
     more = schemes.application_point("tolls", 0.0, race.QUICK)
     for points in ([few, more], [more, few]):

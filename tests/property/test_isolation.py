@@ -124,6 +124,17 @@ def test_the_results_are_those_of_the_oracle_in_the_order_they_report(
         engine.close()
 
 
+@pytest.mark.parametrize("scheme", PROTOCOLS)
+def test_the_strongest_level_reports_the_order_of_the_events(scheme: str) -> None:
+    """Though of two that share no row either may end first, and here most share none."""
+    engine, _ = opened(2000)
+    for seed in range(3):
+        events = make_events(seed, 2000, 5000)
+        found = engine.run(move, events, order_by="ts", scheme=scheme, threads=4, isolation="PL4")
+        assert found.column("ts").to_pylist() == list(range(5000))
+    engine.close()
+
+
 @pytest.mark.parametrize("threads", [1, 2, 4])
 @pytest.mark.parametrize("level", ["PL1", "PL2"])
 @pytest.mark.parametrize("scheme", PROTOCOLS)

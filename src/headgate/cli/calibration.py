@@ -24,7 +24,7 @@ from headgate.errors import InvariantError
 from headgate.execution.actions import abort
 from headgate.execution.cache import cache_folder
 from headgate.execution.pointers import address
-from headgate.execution.program import Run
+from headgate.execution.run import Run
 from headgate.execution.scheme import SERIAL, Scheme, make_scheme
 from headgate.execution.units import UnitBatch, UnitCrew
 from headgate.inlet import Arranger

@@ -129,11 +129,11 @@ class ConstraintWriter:
         if not constraints:
             return []
         undo = f"restore_{number}(e, {', '.join(self.writer.arguments(number))})"
-        lines = ["    u = 0", *self._each_row(number, self._exchanged)]
+        lines = ["    u = word(0)", *self._each_row(number, self._exchanged)]
         lines.append("    broken = 0")
         for constraint in constraints:
             lines += self._judged(number, constraint)
-        lines += ["    if broken != 0:", "        u = 0"]
+        lines += ["    if broken != 0:", "        u = word(0)"]
         lines += ["    " + line for line in self._each_row(number, self._exchanged_back)]
         lines += [f"        {undo}", "        return broken"]
         return [*lines, *self._each_row(number, self._unmarked)]

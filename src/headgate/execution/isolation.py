@@ -34,7 +34,7 @@ from headgate.execution.workers import workers
 from headgate.scheduling.decision import Decision, Thresholds
 
 if TYPE_CHECKING:
-    from headgate.execution.program import Run, Work
+    from headgate.execution.run import Run, Work
 
 LEVELS = {"PL1": 1, "PL2": 2, "PL3": 3, "PL4": 4}
 ALIASES = {

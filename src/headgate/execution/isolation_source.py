@@ -315,7 +315,8 @@ def record(seen, place, row, version, wrote):
 
 _LOCK = '''@njit(nogil=True, cache=True)
 def lock(thread, {protocol}, {shared}, {arguments}):
-    """Two-phase locking: the numbers are drawn while all locks are held."""
+    """Two-phase locking: the numbers are drawn while all locks are held; in level 4, where locks
+    are taken in the order of the events, they are those of the events."""
     while True:
         unit = add(sync, 0, 1)
         if unit >= count:
@@ -355,7 +356,7 @@ def lock(thread, {protocol}, {shared}, {arguments}):
         code = attempt(e, unit, epoch, private, route, {arguments})
         if code == {raised}:
             add(raised, 0, 1)
-        number = add(sync, 16, 1)
+        number = unit if level == 4 else add(sync, 16, 1)
         put(stamps, unit, number)
         put(reason, unit, code)
         for k in range(n):

@@ -35,6 +35,7 @@ from headgate.execution.signature import (
 )
 from headgate.execution.slicing import Cut, Slicing, slice_transaction
 from headgate.execution.source import SourceWriter, output_words
+from headgate.execution.steps import STEPS
 from headgate.execution.unit_source import UNIT_KERNELS, UnitWriter
 from headgate.execution.values import RowsType, code_of
 from headgate.state.constraint import Constraint
@@ -131,7 +132,8 @@ def build_unit_kernels(signatures: Sequence[Signature]) -> UnitKernels:
     for number, signature in enumerate(signatures):
         roles = {parameter.name: parameter.stands_for for parameter in signature.parameters}
         for place, part in enumerate(slicings[number].slices if units.is_cut(number) else ()):
-            function = compile_along(signature.function, None, Cut(roles, part))
+            cut = Cut(roles, part)
+            function = compile_along(signature.function, signature.functions, cut)
             scope[f"function_{number}_{place}"] = function
     module = cache.load_source(source, "units", mark, scope)
     return UnitKernels({name: module[name] for name in UNIT_KERNELS}, slicings)
@@ -140,13 +142,15 @@ def build_unit_kernels(signatures: Sequence[Signature]) -> UnitKernels:
 def _scope(writer: SourceWriter) -> dict[str, Any]:
     """The objects the source refers to: user functions, checks and pointer intrinsics."""
     scope: dict[str, Any] = {"code_of": code_of, "get": get_word, "put": set_word}
-    scope |= {"mix": mix, "prefetch": prefetch}
+    # A constant would be a type of its own, and whatever is called with it compiled once more.
+    scope |= {"mix": mix, "prefetch": prefetch, "word": types.int64}
+    scope |= {step.py_func.__name__: step for step in STEPS}
     for name in ("add", "barrier", "give_way", "load", "store", "swap_if", "wait_for"):
         scope[name] = getattr(atomics, name)
     scope |= {"tick": ticks.tick, "spend": ticks.spend}
     done: dict[Any, Any] = {}
     for number, signature in enumerate(writer.signatures):
-        scope[f"function_{number}"] = compile_along(signature.function, done)
+        scope[f"function_{number}"] = compile_along(signature.function, signature.functions)
         scope[f"event_{number}"] = event_at(event_type(signature))
         if signature.output is not None:
             record = output_type(signature.name, signature.output)

@@ -18,7 +18,7 @@ from headgate.planning.groups import contended
 from headgate.scheduling.decision import Decision
 
 if TYPE_CHECKING:
-    from headgate.execution.program import Run
+    from headgate.execution.run import Run
 
 GAIN_MIN = 1.1  # the batch as a whole must be expected to take this much longer
 
@@ -102,8 +102,8 @@ def nest(run: Run, crew: Any, whole: Decision, serial_ns: float) -> Nested | Non
 
 def _part(run: Run, crew: Any, places: np.ndarray) -> Part:
     """A run of its own over some of the events."""
-    from headgate.execution.program import Run
+    from headgate.execution.run import Run
 
     works = [replace(work, out=None, changes=[]) for work in run.works]
-    part = Run(run.program, works, run.order[places], run.route, run.epoch, is_part=True)
+    part = Run(run.program, works, run.order[places], run.route, run.epoch, True, run)
     return Part(places, part, type(crew)(part, crew.scheme), Decision("serial", ""))

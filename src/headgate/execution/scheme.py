@@ -19,6 +19,7 @@ from headgate.execution import ticks
 from headgate.execution.kernel import compile_first
 from headgate.execution.nesting import nest
 from headgate.execution.pointers import address
+from headgate.execution.sections import cut, run_in_turn
 from headgate.execution.units import UnitBatch, UnitCrew
 from headgate.execution.workers import workers
 from headgate.io import RealClock
@@ -34,7 +35,7 @@ from headgate.scheduling.decision import (
 )
 
 if TYPE_CHECKING:
-    from headgate.execution.program import Run
+    from headgate.execution.run import Run
 
 SCHEME_NAMES = {
     "auto": "what the decision model chooses for each batch (the default)",
@@ -119,6 +120,20 @@ def run_parallel(run: Run, scheme: Scheme) -> bool:
     if run.program.compiled_count < len(run.program.signatures) or not len(run.order):
         return False
     if scheme.name == "auto":
+        early = worth_planning(load_of(run, scheme.threads), run.program.costs)
+        if early is not None:
+            run.program.decisions.append(early)
+            return False
+    sections = cut(run)
+    if len(sections) == 1:
+        return _run_section(run, scheme)
+    run_in_turn(run, sections, partial(_run_section, scheme=scheme))
+    return True
+
+
+def _run_section(run: Run, scheme: Scheme) -> bool:
+    """The same for a batch, or a section of one, that is planned as a whole."""
+    if scheme.name == "auto":
         return _run_decided(run, scheme)
     done = _run_units(run, scheme) if scheme.by_units else _run_transactions(_Crew(run, scheme))
     if not done:
@@ -129,13 +144,10 @@ def run_parallel(run: Run, scheme: Scheme) -> bool:
 
 def _run_decided(run: Run, scheme: Scheme) -> bool:
     """Ask the model and do as it says, for the whole batch or for groups that share no row."""
-    load = load_of(run, scheme.threads)
-    early = worth_planning(load, run.program.costs)
-    if early is not None:
-        run.program.decisions.append(early)
-        return False
-    crew = _Crew(run, scheme)
+    crew, load = _Crew(run, scheme), load_of(run, scheme.threads)
     decision = crew.decide(scheme.threads)
+    if run.whole is not None:
+        decision = replace(decision, why=f"a section of the batch: {decision.why}")
     if decision.scheme != "serial" or crew.is_planned:
         nested = nest(run, crew, decision, load.serial_ns) if not run.is_part else None
         if nested is not None:

@@ -33,6 +33,11 @@ class Signature:
     compiled: bool
 
     @cached_property
+    def functions(self) -> dict[Any, Any]:
+        """Its function and those it calls as far as they are compiled: all kernels share them."""
+        return {}
+
+    @cached_property
     def accesses(self) -> tuple[Access, ...]:
         found = (parameter.stands_for for parameter in self.parameters)
         return tuple(access for access in found if isinstance(access, Access))

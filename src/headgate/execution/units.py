@@ -33,7 +33,7 @@ from headgate.planning.precedence import (
 from headgate.planning.scratch import Scratch
 
 if TYPE_CHECKING:
-    from headgate.execution.program import Run
+    from headgate.execution.run import Run
     from headgate.execution.scheme import Scheme
 
 QUEUE_FACTOR = 4  # a task may come into the queue again after an abort
@@ -63,6 +63,8 @@ class UnitBatch:
 
     def _lists(self) -> list[np.ndarray]:
         """Beside the slots of every access: its operations, and its places in the scratch rows."""
+        if self.run.whole is not None and not self.run.is_part:
+            return self.run.whole.unit_lists  # each event is in one section only
         found = []
         for work in self.run.works[: self.run.program.compiled_count]:
             for slots in work.slots:

@@ -7,8 +7,10 @@ there are as many workers as were ever busy at once.
 from __future__ import annotations
 
 import os
+import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any
 
@@ -22,22 +24,18 @@ class _Job:
         self._call = call
         self._ended = threading.Lock()
         self._ended.acquire()
-        self.outcome: tuple[Any, BaseException | None] | None = None
+        self._outcome: tuple[Any, BaseException | None] = None, None
 
     def run(self) -> None:
-        """Run the call, unless it was run before."""
-        if self.outcome is not None:
-            return
         try:
-            self.outcome = self._call(), None
+            self._outcome = self._call(), None
         except BaseException as error:
-            self.outcome = None, error
+            self._outcome = None, error
         self._ended.release()
 
     def wait(self) -> tuple[Any, BaseException | None]:
-        while self.outcome is None:
-            self._ended.acquire()
-        return self.outcome
+        with self._ended:
+            return self._outcome
 
 
 class _Worker:
@@ -61,29 +59,23 @@ class Workers:
         self._idle: list[_Worker] = []
 
     def run(self, calls: Sequence[Call]) -> list[Any]:
-        """Run all calls at the same time, the first of them on this thread if it cannot be
-        interrupted. Whatever happens, all of them have ended when this ends.
+        """Run all calls at the same time, the first of them on this thread.
 
-        Python interrupts its main thread alone, at any place, and then a call that the others wait
-        for would not run, or run twice. So the main thread only hands calls on and waits.
+        Whatever happens, all of them have ended when this ends.
         """
+        with interrupts_later():
+            return self._run(calls)
+
+    def _run(self, calls: Sequence[Call]) -> list[Any]:
         jobs = [_Job(call) for call in calls]
-        is_main = threading.current_thread() is threading.main_thread()
-        handed = jobs if is_main else jobs[1:]
-        crew, interrupt = self._take(len(handed)), None
-        while True:
-            try:
-                for worker, job in zip(crew, handed, strict=True):
-                    worker.put(job)  # once more after an interrupt, and then nothing comes of it
-                if not is_main:
-                    jobs[0].run()
-                outcomes = [job.wait() for job in jobs]
-                break
-            except KeyboardInterrupt as stop:
-                interrupt = stop
+        crew = self._take(len(jobs) - 1)
+        for worker, job in zip(crew, jobs[1:], strict=True):
+            worker.put(job)
+        jobs[0].run()
+        outcomes = [job.wait() for job in jobs]
         with self._guard:
             self._idle += crew
-        for _, error in (*outcomes, (None, interrupt)):
+        for _, error in outcomes:
             if error is not None:
                 raise error
         return [found for found, _ in outcomes]
@@ -96,6 +88,27 @@ class Workers:
     def forget(self) -> None:
         """In a forked process: its parent's threads are not here, nor who held the guard."""
         self._guard, self._idle = threading.Lock(), []
+
+
+@contextmanager
+def interrupts_later() -> Iterator[None]:
+    """Hold Ctrl-C back until the end.
+
+    Python interrupts its main thread between any two steps. A call that the others wait for would
+    then never run, or its end would be missed.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is None:  # None: not Python's to handle
+        yield
+        return
+    held: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: held.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if held:
+            signal.raise_signal(signal.SIGINT)
 
 
 workers = Workers()

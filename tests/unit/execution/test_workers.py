@@ -25,23 +25,10 @@ def test_all_calls_run_at_the_same_time_and_give_their_results_in_order() -> Non
 
 
 def test_the_first_call_runs_here_and_the_others_on_threads_that_stay() -> None:
-    workers, seen = Workers(), []
-
-    def ask() -> None:
-        seen.extend(workers.run([threading.get_ident] * 3) for _ in range(10))
-
-    asking = threading.Thread(target=ask)
-    asking.start()
-    asking.join(30)
-    assert {idents[0] for idents in seen} == {asking.ident}
-    assert len({ident for idents in seen for ident in idents}) == 3
-
-
-def test_the_main_thread_runs_nothing_as_it_may_be_interrupted() -> None:
     workers = Workers()
     seen = [workers.run([threading.get_ident] * 3) for _ in range(10)]
-    idents = {ident for idents in seen for ident in idents}
-    assert len(idents) == 3 and threading.main_thread().ident not in idents
+    assert {idents[0] for idents in seen} == {threading.get_ident()}
+    assert len({ident for idents in seen for ident in idents}) == 3
 
 
 def test_two_crews_at_once_have_threads_of_their_own() -> None:
@@ -69,13 +56,14 @@ def test_an_error_comes_after_all_have_ended(place: int) -> None:
     assert workers.run([lambda: "here", lambda: "there"]) == ["here", "there"]
 
 
-def test_an_interrupt_comes_after_all_have_ended() -> None:
+@pytest.mark.parametrize("place", [0, 1])
+def test_an_interrupt_comes_after_all_have_ended(place: int) -> None:
     """Kernels use the arrays of their batch: no thread may be left behind when it goes."""
     begun, ended = threading.Event(), threading.Event()
 
     def interrupting() -> None:
         begun.wait(30)
-        time.sleep(0.1)  # by now the main thread waits
+        time.sleep(0.1)  # by now the other one waits
         os.kill(os.getpid(), signal.SIGINT)
         threading.Timer(0.1, ended.set).start()
 
@@ -83,11 +71,23 @@ def test_an_interrupt_comes_after_all_have_ended() -> None:
         begun.set()
         ended.wait(30)
 
-    workers = Workers()
+    workers, handler = Workers(), signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
-        workers.run([interrupting, other])
+        workers.run([interrupting, other] if place == 0 else [other, interrupting])
     assert ended.is_set()
+    assert signal.getsignal(signal.SIGINT) is handler
     assert workers.run([lambda: 1, lambda: 2]) == [1, 2]
+
+
+def test_who_handles_interrupts_in_another_way_goes_on_to() -> None:
+    seen: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: seen.append(number))
+    try:
+        interrupt = partial(signal.raise_signal, signal.SIGINT)
+        assert Workers().run([interrupt, lambda: seen.copy()]) == [None, []]
+        assert seen == [signal.SIGINT]
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -1,0 +1,306 @@
+"""Runs: one execution of a batch: its arrays, which kernels and the interpreter share.
+
+Kernels take addresses. Every array they are given is held here for as long as they may use it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from headgate.execution.interpreter import error_reason
+from headgate.execution.pointers import address
+from headgate.execution.signature import Signature
+from headgate.planning.scratch import Scratch
+from headgate.state.columns import StoredColumn
+from headgate.state.constraint import Constraint, Unique
+from headgate.state.integrity import child_counts, unique_entries
+from headgate.state.layout import Layout
+from headgate.state.rows import Rows
+from headgate.state.table import Access
+
+if TYPE_CHECKING:
+    from headgate.execution.program import Program
+
+COMMITTED, ABORTED, REJECTED, LATE = 0, 1, 2, 3
+OUTCOMES = ("committed", "aborted", "rejected", "late")
+
+
+@dataclass
+class Work:
+    """One transaction's part of a batch: its event columns, its slots and its output records."""
+
+    signature: Signature
+    columns: Mapping[str, StoredColumn]
+    skip: np.ndarray  # by event row: 1 where the event is not for this transaction
+    slots: list[np.ndarray] = field(default_factory=list)  # by access
+    out: np.ndarray | None = None
+    out_layout: Layout | None = None
+    after: list[np.ndarray | None] = field(default_factory=list)  # by access, see Run._make_after
+    changes: list[tuple[str, int]] = field(default_factory=list)  # of interpreted events
+
+    def key_columns(self, access: Access) -> list[StoredColumn]:
+        return [self.columns[name] for name in access.columns]
+
+    def slots_of(self, row: int) -> list[np.ndarray]:
+        """The slots of one event, an array for each access."""
+        found = []
+        for access, slots in zip(self.signature.accesses, self.slots, strict=True):
+            if access.form == "at":
+                found.append(slots[row : row + 1])
+            else:
+                offsets = self.key_columns(access)[0].offsets
+                first, last = (0, 0) if offsets is None else (offsets[row], offsets[row + 1])
+                found.append(slots[first:last])
+        return found
+
+    def note_change(self, table: str, slot: int) -> None:
+        self.changes.append((table, int(slot)))
+
+
+class Run:
+    """One execution of a batch: the arrays the kernel shares with the interpreter."""
+
+    def __init__(
+        self,
+        program: Program,
+        works: Sequence[Work],
+        order: np.ndarray,
+        route: np.ndarray,
+        epoch: int,
+        is_part: bool = False,
+        whole: Run | None = None,
+    ) -> None:
+        self.program, self.works = program, works
+        self.is_part = is_part  # of a batch whose other part runs at the same time
+        self.whole = whole  # the batch of which this is a part, or a section
+        self.order, self.route, self.epoch = order, route, epoch
+        self.outcome = np.empty(len(order), np.int8)
+        self.reason = np.empty(len(order), np.int64)
+        names = program.kernel.tables if program.kernel is not None else ()
+        self.table_names = [table.name for table in names]
+        self.counts = np.zeros(2 * len(names) + 1, np.int64)
+        kept_arrays(program.constraints, program.tables)  # made while no row is half changed
+        for work in works:
+            self._make_output(work)
+            self._make_after(work)
+        self.arrays = self._arrays() if program.kernel is not None else {}
+        self.arguments = self.addresses(self.arrays)
+
+    def addresses(self, arrays: Mapping[str, Any]) -> list[int]:
+        """The arguments of the kernel, in its order."""
+        kernel = self.program.kernel
+        if kernel is None:
+            return []
+        found = (arrays[name] for name in kernel.arguments)
+        return [array if isinstance(array, int) else address(array) for array in found]
+
+    @property
+    def scratch(self) -> Scratch | None:
+        """Memory for the plan, unless another part of the batch may want it at the same time."""
+        return None if self.is_part else self.program.scratch
+
+    def _make_output(self, work: Work) -> None:
+        work.out_layout = work.signature.out_layout
+        if work.out_layout is not None:
+            make = np.empty if work.signature.compiled else np.zeros  # the kernel clears as it goes
+            work.out = make((len(self.order), work.out_layout.words), np.int64)
+
+    def _make_after(self, work: Work) -> None:
+        """Room for the rows of every event as it leaves them, laid out as the slots are."""
+        if self.whole is not None:
+            return  # there is room for all events of the batch
+        accesses = zip(work.signature.accesses, work.slots, strict=True)
+        tables = self.program.tables
+        work.after = [
+            None if access.read_only or not self.program.updates
+            else np.zeros((len(slots), tables[access.table.name].layout.words), np.int64)
+            for access, slots in accesses
+        ]  # fmt: skip
+
+    def _arrays(self) -> dict[str, Any]:
+        """The arrays of the kernel, by the names it was generated with."""
+        arrays: dict[str, Any] = {"counts": self.counts, "undo": self._undo()}
+        place = 0
+        for number, work in enumerate(self.works[: self.program.compiled_count]):
+            arrays[f"columns_{number}"] = _addresses(work)
+            if work.out is not None:
+                arrays[f"out_{number}"] = work.out
+            accesses = zip(work.signature.accesses, work.slots, work.after, strict=True)
+            for access, slots, after in accesses:
+                arrays[f"slots_{place}"] = slots
+                if after is not None:
+                    arrays[f"after_{place}"] = after
+                if access.form == "each":
+                    offsets = work.key_columns(access)[0].offsets
+                    arrays[f"offsets_{place}"] = np.zeros(1, int) if offsets is None else offsets
+                place += 1
+        for number, name in enumerate(self.table_names):
+            rows = self.program.tables[name]
+            arrays[f"words_{number}"] = rows.words
+            arrays[f"entries_{number}"] = rows.entries
+            arrays[f"mask_{number}"] = len(rows.entries) - 1
+            arrays[f"defaults_{number}"] = rows.defaults
+            room = self.touched(name)
+            arrays[f"changed_{number}"] = (
+                np.empty(room + 1, np.int64) if self.is_part
+                else self.program.scratch_changed(name, room)
+            )  # fmt: skip
+            arrays[f"images_{number}"] = 0
+        if self.program.kernel is not None and self.program.kernel.constraints:
+            arrays.update(kept_arrays(self.program.kernel.constraints, self.program.tables))
+        return arrays
+
+    def operations_max(self) -> int:
+        """At most this many operations are in the batch."""
+        return sum(self._touches.values()) + 1
+
+    def touched(self, table: str) -> int:
+        """At most this many rows of the table can change in the batch."""
+        return min(self._touches[table], self.program.tables[table].count)
+
+    @cached_property
+    def _touches(self) -> Counter[str]:
+        """By table: how many rows the events name, were each one for every transaction."""
+        found: Counter[str] = Counter()
+        for work in self.works:
+            for access, slots in zip(work.signature.accesses, work.slots, strict=True):
+                if len(self.order) == len(work.skip):
+                    count = len(slots)
+                elif access.form == "each":
+                    count = int(work.key_columns(access)[0].lengths[self.order].sum())
+                else:
+                    count = len(self.order)
+                found[access.table.name] += count
+        return found
+
+    @cached_property
+    def unit_lists(self) -> list[np.ndarray]:
+        """For all sections of a batch, beside its slots: what `UnitBatch` keeps there."""
+        slots = [
+            found for work in self.works[: self.program.compiled_count] for found in work.slots
+        ]
+        return [make(len(found), np.int64) for found in slots for make in (np.empty, np.zeros)]
+
+    def _undo(self) -> np.ndarray:
+        """Room for the rows one event may change."""
+        words = 0
+        for work in self.works:
+            need = 0
+            for access in work.signature.accesses:
+                rows = 1
+                if access.form == "each":
+                    rows = int(work.key_columns(access)[0].lengths.max(initial=0))
+                need += rows * self.program.tables[access.table.name].layout.words
+            words = max(words, need)
+        return np.empty(words + 1, np.int64) if self.is_part else self.program.scratch_undo(words)
+
+    def all(self) -> None:
+        begin = 0
+        for stop in self._interpreted_positions():
+            self._compiled(begin, stop)
+            self._interpreted(stop)
+            begin = stop + 1
+        self._compiled(begin, len(self.order))
+
+    def _interpreted_positions(self) -> list[int]:
+        if self.program.compiled_count == len(self.program.signatures):
+            return []
+        routed = self.route[self.order] >= self.program.compiled_count
+        return [int(place) for place in np.flatnonzero(routed)]
+
+    def _compiled(self, begin: int, end: int) -> None:
+        """Run positions begin..end; an event that raises is undone, and the rest goes on."""
+        kernel = self.program.kernel
+        progress = np.zeros(1, np.int64) if self.is_part else self.program._progress
+        while begin < end and kernel is not None:
+            progress[0] = -1
+            try:
+                kernel.run(
+                    begin, end, self.epoch, self.order, self.route, self.outcome, self.reason,
+                    progress, *self.arguments,
+                )  # fmt: skip
+                return
+            except Exception as error:
+                position = int(progress[0])
+                if position < 0:  # it did not come to run: the kernel itself did not compile
+                    raise
+                kernel.restore(position, self.order, self.route, *self.arguments)
+                self._abort(position, error_reason(error))
+                begin = position + 1
+
+    def _interpreted(self, position: int) -> None:
+        row = int(self.order[position])
+        number = int(self.route[row])
+        interpreter = self.program.interpreters[number]
+        reason = interpreter.run(self.works[number], row, position, self.epoch)
+        if reason is None:
+            self.outcome[position], self.reason[position] = COMMITTED, 0
+        else:
+            self._abort(position, reason)
+
+    def _abort(self, position: int, reason: str) -> None:
+        self.outcome[position] = ABORTED
+        with self.program.lock:
+            self.reason[position] = self.program.pool.intern(pa.array([reason]))[0]
+
+    def changed(self) -> dict[str, np.ndarray]:
+        found: dict[str, np.ndarray] = {}
+        for number, name in enumerate(self.table_names):
+            count = int(self.counts[2 * number])
+            found[name] = self.arrays[f"changed_{number}"][:count].copy()
+        extra: dict[str, list[int]] = {}
+        for work in self.works:
+            for name, slot in work.changes:
+                extra.setdefault(name, []).append(slot)
+        for name, slots in extra.items():
+            before = found.get(name, np.empty(0, np.int64))
+            found[name] = np.concatenate([before, np.array(slots, np.int64)])
+        return {name: slots for name, slots in found.items() if len(slots)}
+
+    def release(self, changed: Mapping[str, np.ndarray]) -> None:
+        """Free the slots of rows that the batch deleted or never came to create."""
+        nothing = np.empty(0, np.int64)
+        for name, rows in self.program.tables.items():
+            if rows.taken or self._has_deleted(name):
+                rows.release(changed.get(name, nothing))
+
+    def _has_deleted(self, name: str) -> bool:
+        if any(work.changes for work in self.works):
+            return True
+        if name not in self.table_names:
+            return False
+        return bool(self.counts[2 * self.table_names.index(name) + 1])
+
+
+def kept_arrays(
+    constraints: Sequence[Constraint], tables: Mapping[str, Rows]
+) -> dict[str, np.ndarray | int]:
+    """What the kernel keeps for each constraint, by the names it was generated with."""
+    arrays: dict[str, np.ndarray | int] = {}
+    for number, constraint in enumerate(constraints):
+        if isinstance(constraint, Unique):
+            entries = unique_entries(tables[constraint.table], constraint)
+            arrays[f"unique_{number}"] = entries
+            arrays[f"unique_mask_{number}"] = len(entries) - 1
+        else:
+            arrays[f"children_{number}"] = child_counts(tables, constraint)
+    return arrays
+
+
+def _addresses(work: Work) -> np.ndarray:
+    """The addresses of the event's columns, at the places the kernel was compiled for."""
+    places = work.signature.places
+    found = [0] * (2 * len(places) + 1)
+    for name, place in places.items():
+        column: Any = work.columns[name]
+        found[place] = address(column.values)
+        if column.offsets is not None:
+            found[place + 1] = address(column.offsets)
+    return np.array(found, np.int64)
