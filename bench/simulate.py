@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
@@ -23,6 +23,7 @@ import headgate as hg
 from bench.workloads import COST_US, Workload, make_workload
 from headgate.cli.calibration import Spent, measure_thresholds, spend
 from headgate.cli.curves import draw_page
+from headgate.cli.simulation import measured_units_ns
 from headgate.scheduling.decision import Thresholds
 from headgate.scheduling.simulation import (
     CORES,
@@ -31,6 +32,7 @@ from headgate.scheduling.simulation import (
     plan_batch,
     simulate,
     speedups,
+    with_units,
 )
 
 OUT = Path("bench-out")
@@ -57,7 +59,10 @@ class Row:
 
 
 def measure_application(
-    workload: Workload, rounds: int, strategies: tuple[str, ...] = STRATEGIES
+    workload: Workload,
+    rounds: int,
+    costs: Thresholds,
+    strategies: tuple[str, ...] = STRATEGIES,
 ) -> tuple[PlannedBatch, dict[tuple[str, int], float | None]]:
     """The planned batch, and the speed-up of each strategy by threads, where it could be seen."""
     runs = [("serial", 1)]
@@ -75,8 +80,18 @@ def measure_application(
     aborts = sum(one == "aborted" for one in results.column("outcome").to_pylist())
     serial_ns = _quickest_ns(spent["serial", 1], 1) or 0.0
     batch = plan_batch(graph, serial_ns / graph.units.operations, aborts)
+    batch = with_units(batch, _units_ns(workload, rounds), costs)
     quickest = {run: _quickest_ns(spent[run], run[1]) for run in runs}
     return batch, {run: ns and serial_ns / ns for run, ns in quickest.items()}
+
+
+def _units_ns(workload: Workload, rounds: int) -> float:
+    """What the units of a batch take on one thread, at their best."""
+    with workload.open() as engine:
+        return min(
+            measured_units_ns(engine, workload.target, workload.batch(number), **workload.options)
+            for number in range(min(rounds, 5))
+        )
 
 
 def _quickest_ns(spent: list[Spent], threads: int) -> float | None:
@@ -121,7 +136,7 @@ def main(quick: bool, out: str | Path = OUT) -> None:
             name, cost_us=COST_US, batch_events=events, events=events * (rounds + 1)
         )
         with console.status(f"{name}: every strategy on one thread and on two"):
-            batch, measured = measure_application(workload, rounds)
+            batch, measured = measure_application(workload, rounds, costs)
         found = compare(name, batch, measured, costs)
         rows += found
         whole = _usual_batch(workload, batch)
@@ -139,7 +154,8 @@ def _usual_batch(workload: Workload, measured: PlannedBatch) -> PlannedBatch:
         graph = engine.explain(longer.target, longer.batch(0), **longer.options).graph
     operation_ns = measured.serial_ns / len(measured.operations.rows)
     aborts = measured.aborts * CURVE_EVENTS // max(1, measured.operations.units)
-    return plan_batch(graph, operation_ns, aborts)
+    batch = plan_batch(graph, operation_ns, aborts)
+    return replace(batch, unit_factor=measured.unit_factor)
 
 
 def _write_page(path: Path, name: str, batch: PlannedBatch, curves: dict[str, list[float]]) -> None:

@@ -21,11 +21,18 @@ from headgate.execution.cache import cache_folder
 from headgate.planning.precedence import Units
 from headgate.scheduling.calibration import load_thresholds
 from headgate.scheduling.decision import Thresholds
-from headgate.scheduling.simulation import CORES, PlannedBatch, plan_batch, speedups
+from headgate.scheduling.simulation import (
+    CORES,
+    PlannedBatch,
+    plan_batch,
+    speedups,
+    with_units,
+)
 from headgate.transactions import Transaction
 from headgate.web.target import open_program
 
 SHOWN_CORES = (1, 2, 4, 8, 16, 32, 64)
+UNITS = "ready-operation-lazy"  # runs each unit once, whoever aborts
 READERS = {
     ".parquet": "read_parquet",
     ".csv": "read_csv",
@@ -93,6 +100,7 @@ def simulate_events(
     chosen = choose_transaction(engine, events, request)
     options: dict[str, Any] = {"order_by": list(request.order_by) or None}
     options["route_by"] = request.route_by
+    costs = load_thresholds(cache_folder())
     with copy_engine(engine) as copy:
         graph = copy.explain(chosen, events, **options).graph
         if not graph.units.operations:
@@ -101,7 +109,9 @@ def simulate_events(
         aborts = sum(one == "aborted" for one in measured.column("outcome").to_pylist())
         cost_ns = request.cost_ns or measured_cost_ns(copy, graph.units)
     batch = plan_batch(graph, cost_ns, aborts)
-    costs = load_thresholds(cache_folder())
+    if request.cost_ns is None:
+        with copy_engine(engine) as copy:
+            batch = with_units(batch, measured_units_ns(copy, chosen, events, **options), costs)
     cores = (*(count for count in CORES if count < cores_max), cores_max)
     return Simulated(batch, cost_ns, costs, cores, speedups(batch, costs, cores))
 
@@ -121,6 +131,17 @@ def measured_cost_ns(engine: Engine, units: Units) -> float:
     if not known:
         raise InputError("so few events say little of what an operation costs: give --cost-ns")
     return known[0] * units.transactions / units.operations
+
+
+def measured_units_ns(engine: Engine, chosen: Any, events: pa.Table, **options: Any) -> float:
+    """What all units of a batch take on one thread, which an engine runs for it."""
+    few = events.slice(0, 1)  # loads the kernels, and makes the program whose threads shall count
+    engine.run(chosen, few, scheme=UNITS, threads=1, **options)
+    for program in engine._programs.values():
+        program.is_timed = True
+    engine.run(chosen, events, scheme=UNITS, threads=1, **options)
+    counted = [program.breakdown for program in engine._programs.values() if program.breakdown]
+    return sum(found["useful"] for found in counted) * 1e9
 
 
 # --- what the user named ------------------------------------------------------------------------

@@ -13,7 +13,7 @@ barriers cost more the more there are.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import heappop, heappush
 
@@ -40,6 +40,7 @@ class PlannedBatch:
     row_count: int
     work_ns: np.ndarray  # transaction -> nanoseconds, one after another
     aborts: int = 0  # transactions that fail
+    unit_factor: float = 1.0  # what all units take, to the transactions: see `with_units`
 
     @property
     def serial_ns(self) -> float:
@@ -58,7 +59,7 @@ class PlannedBatch:
         shared = np.bincount(reader[free], minlength=units.count)
         each = self.work_ns / np.maximum(1, np.diff(self.operations.starts))
         found: np.ndarray = np.maximum(1, owned + shared) * each[units.transaction_of]
-        return found
+        return self.unit_factor * found
 
     @cached_property
     def unit_tasks(self) -> Tasks:
@@ -80,6 +81,18 @@ def plan_batch(graph: Precedence, operation_ns: float, aborts: int = 0) -> Plann
     work_ns = operation_ns * np.diff(operations.starts).astype(np.float64)
     whole = build_graph(operations, units.row_count)
     return PlannedBatch(operations, whole, graph, units.row_count, work_ns, aborts)
+
+
+def with_units(batch: PlannedBatch, useful_ns: float, costs: Thresholds) -> PlannedBatch:
+    """The batch, when all its units were seen to take this long with the copies of their rows.
+
+    A unit whose new row, or output, depends on another one's computes that again, so units can
+    take more than the transaction they were cut from.
+    """
+    plain = replace(batch, unit_factor=1.0)
+    copies_ns = costs.version_ns_per_operation * len(batch.precedence.units.reads)
+    factor = (useful_ns - copies_ns) / max(1.0, float(plain.unit_ns.sum()))
+    return replace(batch, unit_factor=max(1.0, factor))
 
 
 @dataclass(frozen=True)

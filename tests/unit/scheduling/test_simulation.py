@@ -19,6 +19,7 @@ from headgate.scheduling.simulation import (
     plan_batch,
     simulate,
     speedups,
+    with_units,
 )
 from tests.unit.planning.units import Unit, linked
 
@@ -211,6 +212,17 @@ def test_planning_versions_and_aborts_are_counted_where_they_are_needed() -> Non
 def test_a_row_that_is_only_read_costs_every_unit_that_needs_it() -> None:
     batch = planned([[(0, [2]), (1, [2])]], 3, [300.0])  # three rows: 100 each
     assert batch.unit_ns.tolist() == [200, 200]
+
+
+def test_units_that_compute_a_row_again_take_as_long_as_they_were_seen_to() -> None:
+    batch = planned([[(0, []), (1, [0])]], 2, [200.0])  # two units that look at three rows
+    assert batch.unit_ns.tolist() == [100, 100]
+    seen = with_units(batch, 330.0, replace(FREE, version_ns_per_operation=10))
+    assert seen.unit_ns.tolist() == [150, 150]
+    assert seen.serial_ns == 200
+    again = with_units(seen, 230.0, replace(FREE, version_ns_per_operation=10))
+    assert again.unit_ns.tolist() == [100, 100]  # what was seen last counts
+    assert with_units(batch, 10.0, FREE).unit_factor == 1.0  # less than the work itself cannot be
 
 
 def test_a_transaction_takes_as_long_as_its_operations() -> None:
