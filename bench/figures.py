@@ -52,7 +52,8 @@ def _figure(mine: Sequence[Row], serial: Sequence[Row]) -> Figure:
     first = mine[0]
     timed = [row for row in mine if not row["is_counted"]]
     seconds = [row["seconds"] for row in timed]
-    serial_s = median(row["seconds"] for row in serial if not row["is_counted"])
+    rounds = {row["batch"] for row in timed}
+    serial_s = median(row["seconds"] for row in serial if row["batch"] in rounds)
     counting = [row for row in mine if row["is_counted"]]
     return Figure(
         scheme=first["scheme"],

@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
+from statistics import median
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from headgate.execution.scheme import make_scheme
 
 MODEL, SERIAL = "auto", "serial"
 INCORRECT = frozenset({"nolock"})  # on purpose: a bound for speed
+FINALISTS = 3
 WARM_ROUNDS = 2  # the first loads the kernels, by the second the model knows the cost
 
 Row = dict[str, Any]
@@ -41,9 +43,10 @@ class Effort:
     application_events: int  # the same for the applications
     plan_repeats: int
     is_quick: bool
+    final_rounds: int = 0  # more of them for the model and the best: a few per cent are judged
 
 
-FULL = Effort(5, 40, 8.0, 3, 16, 2_048, 10_240, 4_096, 15, is_quick=False)
+FULL = Effort(5, 40, 8.0, 3, 16, 2_048, 10_240, 4_096, 15, is_quick=False, final_rounds=20)
 QUICK = Effort(3, 10, 0.5, 1, 4, 512, 2_048, 512, 3, is_quick=True)
 
 
@@ -59,6 +62,7 @@ class Point:
     value: float = 0.0
     effort: Effort = FULL
     stretch: int = 1  # batches that an engine runs in a row before it is the next one's turn
+    has_final: bool = False  # the model is judged by the best fixed scheme
 
     @property
     def workload(self) -> Workload:
@@ -94,6 +98,19 @@ def contestants(names: Sequence[str], threads: Sequence[int]) -> list[Contestant
     """The serial scheme first, then every other one with each number of threads."""
     others = [Contestant(name, count) for name in names if name != SERIAL for count in threads]
     return [REFERENCE, *others]
+
+
+def finalists(rows: Sequence[Row], entered: Sequence[Contestant]) -> list[Contestant]:
+    """Serial, the model, and the fixed schemes that were fastest so far."""
+    timed = [row for row in rows if not row["is_warm"] and not row["is_counted"]]
+
+    def usual_s(one: Contestant) -> float:
+        mine = (one.scheme, one.threads)
+        return median(row["seconds"] for row in timed if (row["scheme"], row["threads"]) == mine)
+
+    always = [one for one in entered if one == REFERENCE or one.scheme == MODEL]
+    fixed = [one for one in entered if one not in always and one.scheme not in INCORRECT]
+    return [*always, *sorted(fixed, key=usual_s)[:FINALISTS]]
 
 
 class Race:
@@ -143,6 +160,18 @@ class Race:
             let_count(engine)
         for counting in range(batch, batch + effort.counted_rounds):
             rows += self._round(phase, range(counting, counting + 1), False, is_counted=True)
+        return rows + self._final(phase, rows) if self.point.has_final else rows
+
+    def _final(self, phase: Phase, before: list[Row]) -> list[Row]:
+        """More rounds for the model and those it is compared with."""
+        self._check_rows()
+        self.entered = finalists(before, self.entered)
+        for engine in self.engines.values():
+            let_count(engine, False)
+        first = 1 + max(row["batch"] for row in before)
+        rows = []
+        for batch in range(first, first + self.point.effort.final_rounds):
+            rows += self._round(phase, range(batch, batch + 1), False)
         return rows
 
     def _phase(self, phase: Phase) -> list[Row]:

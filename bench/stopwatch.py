@@ -97,10 +97,10 @@ def _owner(path: str) -> tuple[Any, str]:
     return owner, last
 
 
-def let_count(engine: hg.Engine) -> None:
-    """Have the threads of an engine's next batches count what they spend their time on."""
+def let_count(engine: hg.Engine, is_on: bool = True) -> None:
+    """Have the threads of an engine's next batches count what they spend their time on, or not."""
     for program in engine._programs.values():
-        program.is_timed = True
+        program.is_timed = is_on
 
 
 def counted(engine: hg.Engine) -> dict[str, float | None]:

@@ -25,8 +25,9 @@ from headgate.execution.units import UnitCrew
 from headgate.planning.precedence import PD, TD, chain_tasks, link, unit_tasks
 
 SMALL = replace(
-    race.QUICK, rounds_min=2, rounds_max=2, seconds=0.0, phase_batches=2, plan_repeats=1
-)
+    race.QUICK, rounds_min=2, rounds_max=2, seconds=0.0, phase_batches=2, plan_repeats=1,
+    final_rounds=1,
+)  # fmt: skip
 NAMES = ("auto", "serial", "strata", "ready-operation-eager")
 IN_PLACE = ("auto", "serial", "strata")  # whose kernels are soon compiled
 COLUMNS = {
@@ -180,9 +181,10 @@ def test_threads_count_in_rounds_of_their_own_alone(
     found = measure(cheap(schemes.contention_point("ledger", "uniform", SMALL)), names=names)
     by_units = [row for row in found if row["scheme"] != "serial"]
     assert counting == [row["is_counted"] for row in by_units]
-    assert counting == [False] * (race.WARM_ROUNDS + 2) + [True]
+    rounds = race.WARM_ROUNDS + SMALL.rounds_max
+    assert counting == [False] * rounds + [True] + [False] * SMALL.final_rounds
     (one,) = [one for one in figures(found) if one.scheme != "serial"]
-    assert one.batches == 2
+    assert one.batches == SMALL.rounds_max + SMALL.final_rounds
 
 
 def test_shares_of_the_thread_time_add_up(rows: list[dict[str, Any]]) -> None:
@@ -245,6 +247,26 @@ def race_of(**seconds: float) -> list[dict[str, Any]]:
 
 def verdicts(bars: list[Bar]) -> dict[str, str]:
     return {f"{bar.group}: {bar.words}": bar.verdict for bar in bars}
+
+
+def test_the_model_is_compared_again_with_those_that_were_fastest() -> None:
+    made = race_of(serial=1.0, auto=0.9, ready=0.5, nolock=0.1, pat=0.6, lal=0.8, lwm=0.7)
+    entered = race.contestants(list(dict.fromkeys(one["scheme"] for one in made)), (2,))
+    found = [one.scheme for one in race.finalists(made, entered)]
+    assert found == ["serial", "auto", "ready", "pat", "lwm"]
+
+
+def test_a_ratio_is_of_the_rounds_that_both_ran() -> None:
+    slow = [{**one, "batch": 7} for one in race_of(serial=4.0, auto=2.0)]
+    made = [*race_of(serial=1.0, auto=0.5, ready=0.4), *slow]
+    ratios = {one.scheme: one.ratio for one in figures(made)}
+    assert ratios == {"serial": 1.0, "auto": 2.0, "ready": 2.5}
+
+
+def test_planning_counts_at_its_better_moment() -> None:
+    one = [{"step": "a", "ns": 2.0}, {"step": "b", "ns": 3.0}]
+    other = [{"step": "a", "ns": 1.0}, {"step": "b", "ns": 4.0}]
+    assert schemes.lower(one, other) == [other[0], one[1]]
 
 
 def test_bars_with_costed_operations_are_judged_on_two_threads() -> None:
