@@ -102,6 +102,22 @@ def test_the_batch_is_really_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(seen) >= 20 and sum(seen) == 1200 and max(seen) - min(seen) <= 1
 
 
+def test_a_transaction_of_many_rows_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sections, "SECTION_OPERATIONS", 4)
+    found = []
+    for scheme in ("serial", "ready", "ready-operation-eager"):
+        with hg.open(None, tables=[accounts], transactions=[move]) as engine:
+            engine.load(accounts, [{"id": n, "balance": 100.0, "n": 0} for n in range(40)])
+            events = (
+                make_events(3, 40, 200, 0.0)
+                .slice(0, 3)
+                .set_column(7, "ids", pa.array([list(range(40))] * 3))
+            )
+            results = engine.run(move, events, order_by="ts", scheme=scheme, threads=2)
+            found.append((results, engine.sql("select * from accounts order by id").arrow()))
+    assert all(one[0].equals(found[0][0]) and one[1].equals(found[0][1]) for one in found)
+
+
 @pytest.mark.usefixtures("cut_small")
 def test_rows_in_between_are_those_of_the_serial_scheme() -> None:
     expected = outcome_of(60, 0.01, updates=True, scheme="serial")

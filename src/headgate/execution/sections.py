@@ -29,7 +29,8 @@ def section_count(operations: int) -> int:
 
 def cut(run: Run) -> list[range]:
     """The positions of each section of a batch, in order."""
-    edges = np.linspace(0, len(run.order), section_count(_operations(run)) + 1).astype(int)
+    count = min(section_count(_operations(run)), len(run.order))  # a transaction is not cut
+    edges = np.linspace(0, len(run.order), count + 1).astype(int)
     return [range(first, last) for first, last in pairwise(edges.tolist())]
 
 
