@@ -32,7 +32,7 @@ from headgate.transactions import Transaction
 from headgate.web.target import open_program
 
 SHOWN_CORES = (1, 2, 4, 8, 16, 32, 64)
-UNITS = "ready-operation-lazy"  # runs each unit once, whoever aborts
+UNITS = "ready-operation-eager"  # what an abort undoes, and runs again, is least
 READERS = {
     ".parquet": "read_parquet",
     ".csv": "read_csv",
@@ -85,7 +85,8 @@ class Simulated:
 def run_simulation(request: Request, cores_max: int, out: Path) -> None:
     """Simulate, show the table, and write the page with the curves."""
     events = read_events(request.events).slice(0, request.batch_events)
-    with open_program(request.app) as engine:
+    status = make_console().status("a copy runs the events, then they are replayed on more cores")
+    with status, open_program(request.app) as engine:
         found = simulate_events(engine, events, request, cores_max)
     out.write_text(draw_page(f"Simulated: {request.app}", found.facts(), found.cores,
                              found.speedups), encoding="utf-8")  # fmt: skip

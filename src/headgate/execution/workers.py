@@ -15,6 +15,9 @@ from queue import SimpleQueue
 from typing import Any
 
 Call = Callable[[], Any]
+# Those that programs handle to stop in good order. Not alarms: they are there to break in.
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGBREAK")
+_HELD = [signal.Signals[name] for name in _NAMES if hasattr(signal, name)]
 
 
 class _Job:
@@ -61,9 +64,9 @@ class Workers:
     def run(self, calls: Sequence[Call]) -> list[Any]:
         """Run all calls at the same time, the first of them on this thread.
 
-        Whatever happens, all of them have ended when this ends.
+        All of them have ended when this ends: also by an error in one, or by an interrupt.
         """
-        with interrupts_later():
+        with signals_later():
             return self._run(calls)
 
     def _run(self, calls: Sequence[Call]) -> list[Any]:
@@ -91,24 +94,27 @@ class Workers:
 
 
 @contextmanager
-def interrupts_later() -> Iterator[None]:
-    """Hold Ctrl-C back until the end.
+def signals_later() -> Iterator[None]:
+    """Hold back Ctrl-C, and other signals that the program handles itself, until the end.
 
-    Python interrupts its main thread between any two steps. A call that the others wait for would
-    then never run, or its end would be missed.
+    Python runs handlers in its main thread between any two steps, and they may raise. A call that
+    the others wait for would then never run, or its end would be missed.
     """
-    is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGINT) is None:  # None: not Python's to handle
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
-    held: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: held.append(number))
+    held: list[tuple[int, Any]] = []
+    before = {number: signal.getsignal(number) for number in _HELD}
+    handled = {number: handler for number, handler in before.items() if callable(handler)}
     try:
+        for number in handled:
+            signal.signal(number, lambda *given: held.append(given))
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
-        if held:
-            signal.raise_signal(signal.SIGINT)
+        for number in reversed(handled):  # Ctrl-C last: it could come between two of them
+            signal.signal(number, handled[number])
+        for came, frame in held:
+            handled[signal.Signals(came)](came, frame)
 
 
 workers = Workers()

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pyarrow as pa
@@ -18,7 +19,13 @@ import headgate as hg
 from headgate.cli import simulation
 from headgate.cli.commands import app
 from headgate.cli.curves import draw_curves
-from headgate.cli.simulation import Request, choose_transaction, read_events, simulate_events
+from headgate.cli.simulation import (
+    Request,
+    choose_transaction,
+    measured_units_ns,
+    read_events,
+    simulate_events,
+)
 from headgate.errors import InputError
 from headgate.scheduling import calibration
 from headgate.scheduling.simulation import STRATEGIES
@@ -79,6 +86,22 @@ def test_a_dearer_operation_gains_more_from_cores(run: Callable[..., Result]) ->
             for cost in (100.0, 1e6)
         )
     assert dear.speedups["ready"][-1] > 3 > 1 > cheap.speedups["ready"][-1]
+
+
+def test_operations_take_as_long_as_they_were_seen_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def seen(copy: Any, chosen: Any, events: Any, **options: Any) -> float:
+        asked.append(measured_units_ns(copy, chosen, events, **options))
+        return 1e12  # a thousand seconds
+
+    monkeypatch.setattr(simulation, "measured_units_ns", seen)
+    with open_payments() as engine:
+        given = simulate_events(engine, make_events(), REQUEST, 2)
+        assert given.batch.unit_factor == 1.0 and not asked  # at a cost of the user's own
+        found = simulate_events(engine, make_events(), replace(REQUEST, cost_ns=None), 2)
+    assert len(asked) == 1 and asked[0] > 0
+    assert found.batch.unit_factor > 1000
 
 
 def test_the_engine_of_the_user_is_left_as_it_was(tmp_path: Path) -> None:

@@ -79,15 +79,33 @@ def test_an_interrupt_comes_after_all_have_ended(place: int) -> None:
     assert workers.run([lambda: 1, lambda: 2]) == [1, 2]
 
 
-def test_who_handles_interrupts_in_another_way_goes_on_to() -> None:
-    seen: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: seen.append(number))
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_handler_of_the_program_runs_once_and_after_all_have_ended(number: int) -> None:
+    """It may raise, as one that stops a service does, and it stays who handles the signal."""
+    ended = threading.Event()
+
+    def stop(*_: object) -> None:
+        seen.append(ended.is_set())
+        raise SystemExit
+
+    seen: list[bool] = []
+    before = signal.signal(number, stop)
     try:
-        interrupt = partial(signal.raise_signal, signal.SIGINT)
-        assert Workers().run([interrupt, lambda: seen.copy()]) == [None, []]
-        assert seen == [signal.SIGINT]
+        with pytest.raises(SystemExit):
+            Workers().run([partial(signal.raise_signal, number), ended.set])
+        assert seen == [True]
+        assert signal.getsignal(number) is stop
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(number, before)
+
+
+def test_a_signal_that_nobody_handles_does_what_it_always_does() -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        assert Workers().run([partial(signal.raise_signal, signal.SIGTERM), lambda: 2]) == [None, 2]
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.parametrize("seed", range(3))
