@@ -67,6 +67,8 @@ DOORS = {("engine", "headgate.spark.sink")}
 LAZY_ABOVE_SPARK = {PUBLIC, "cli", "web"}
 
 FILE_LINES_MAX = 600
+# Files that are to be cut by idea soon; until then they may grow this far.
+LARGER_FILES = {f"{PACKAGE}/engine.py": 800, f"{PACKAGE}/inlet.py": 700}
 FUNCTION_LINES_MAX = 70
 COLUMNS_MAX = 100
 VAGUE_WORDS = {"util", "utils", "helper", "helpers", "manager", "managers", "misc"}
@@ -180,8 +182,9 @@ def pyspark_only_in_spark(path: PurePosixPath, source: str) -> Iterator[str]:
 
 def lengths(path: PurePosixPath, source: str) -> Iterator[str]:
     lines = source.splitlines()
-    if len(lines) > FILE_LINES_MAX:
-        yield f"{path}:1: {len(lines)} lines in a file, at most {FILE_LINES_MAX}"
+    lines_max = LARGER_FILES.get(str(path), FILE_LINES_MAX)
+    if len(lines) > lines_max:
+        yield f"{path}:1: {len(lines)} lines in a file, at most {lines_max}"
     for number, line in enumerate(lines, start=1):
         if len(line) > COLUMNS_MAX:
             yield f"{path}:{number}: {len(line)} columns, at most {COLUMNS_MAX}"
