@@ -517,6 +517,11 @@ class Engine:
 
     # --- reading ------------------------------------------------------------------------------
 
+    @property
+    def reading(self) -> Reading:
+        """The side of the engine that queries see, for faces that run them elsewhere."""
+        return self._reading
+
     def sql(self, query: str, parameters: Parameters = None, epoch: int | None = None) -> Answer:
         """Run a read-only SQL query by DuckDB over one committed epoch: the newest, or `epoch`."""
         return self._reading.sql(query, parameters, epoch)

@@ -74,10 +74,18 @@ class Reading:
 
     def sql(self, query: str, parameters: Parameters, epoch: int | None) -> Answer:
         """Run a query over the tables it names, all of one epoch."""
+        tables, seen = self.gather(query, epoch)
+        return run_sql(query, tables, parameters, connections=self._connections, epoch=seen)
+
+    def gather(self, query: str, epoch: int | None) -> tuple[dict[str, pa.Table], int]:
+        """The tables that a query can read, and their epoch; those that it does not name are empty.
+
+        What it gives can be queried anywhere, also in another process.
+        """
         tables, seen = self._tables(named_in(query, self._replica.copies), epoch)
         for name, copy in self._replica.copies.items():  # for lists of tables and hints of errors
             tables.setdefault(name, copy.table.schema.arrow.empty_table())
-        return run_sql(query, tables, parameters, connections=self._connections, epoch=seen)
+        return tables, seen
 
     def scan(
         self,

@@ -26,13 +26,17 @@ def query_store(
     Only what the query names is read. The results stand under the name "results", unless a table
     of the store has that name.
     """
-    named = _named_tables(text, [*tables_of(store), RESULTS])
+    found, at = gather_store(store, _named_tables(text, [*tables_of(store), RESULTS]), epoch)
+    return run_sql(text, found, parameters, epoch=at)
+
+
+def gather_store(
+    store: StoreReader, named: Iterable[str], epoch: int | None
+) -> tuple[dict[str, pa.Table], int]:
+    """All tables of a store, and their epoch; those that are not named are empty."""
     with store.hold():
         at = _checked_epoch(store, epoch)
-        found = _read_named(store, named, at)
-    answer = run_sql(text, found, parameters)
-    answer.epoch = at
-    return answer
+        return _read_named(store, {name.lower() for name in named}, at), at
 
 
 def tables_of(store: StoreReader) -> Mapping[str, Any]:
