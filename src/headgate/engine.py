@@ -134,6 +134,7 @@ class Engine:
         self._is_weak = recovery == "weak" and journal.store is not None
         self._accepts_changed_code = changed_code == "accept"
         self._is_replaying = False
+        self._is_closed = False
         self._lock = threading.RLock()
         self._guard = Guard(journal)
         self._gathering = Gathering(self._run_calls, self._guard.wait)
@@ -165,6 +166,7 @@ class Engine:
             if self._is_weak:
                 fingerprint_of((transaction,))  # refuse now what could not be logged later
         self._recover()
+        self._guard.publish(self._memory.epoch)  # what was recovered is durable
         refuse_broken(self._memory.rows, manifest.get("tables", {}))
         self._declare()
 
@@ -191,8 +193,8 @@ class Engine:
 
     @property
     def epoch(self) -> int:
-        """The number of the last commit."""
-        return self._memory.epoch
+        """The number of the last durable commit: what queries see."""
+        return self._memory.replica.published
 
     @property
     def path(self) -> str | None:
@@ -226,7 +228,7 @@ class Engine:
             if name in self._memory.written:
                 return 0
             found = self._memory.rows[name]
-            slots = fill(found, rows, self.epoch + 1, self._memory.rows)
+            slots = fill(found, rows, self._memory.epoch + 1, self._memory.rows)
             if slots:
                 with self._guard.all_or_stopped():
                     self._commit_load(found, slots)
@@ -236,10 +238,10 @@ class Engine:
         name = rows.table.name
         if self._journal.store is not None:
             changes = {name: loaded_changes(rows, slots)}
-            commit = Commit(self.epoch + 1, self._clock.time_us(), changes=changes)
+            commit = Commit(self._memory.epoch + 1, self._clock.time_us(), changes=changes)
             self._journal.append(commit, later=False)
         self._memory.advance(None, {}, {name: np.arange(slots.start, slots.stop)})
-        self._guard.wait(self.epoch)
+        self._guard.wait(self._memory.epoch)
 
     # --- running ------------------------------------------------------------------------------
 
@@ -282,17 +284,16 @@ class Engine:
 
     def _run_pipelined(self, plan: Plan, table: pa.Table, batch_size: int) -> pa.Table:
         """One batch after another; the log of one is written while the next one runs."""
-        parts = []
+        parts, before = [], None
         for first in range(0, table.num_rows, batch_size):
             with self._lock, self._guard.running():
-                before = self._journal.writing
                 results, epoch, _ = self._process(
                     plan, table.slice(first, batch_size), None, later=True
                 )
             parts.append(results)
             if before is not None:
-                before.result()
-                self._guard.publish(epoch - 1)
+                self._guard.wait(before)  # no further ahead of the disk than this
+            before = epoch
         self._guard.wait(epoch)
         return pa.concat_tables(parts)
 
@@ -401,6 +402,8 @@ class Engine:
         isolation: str = "PL4",
         updates: bool = False,
     ) -> Plan:
+        if self._is_weak:  # what is run again must find the same order: the results say so
+            isolation = "PL4"
         key = (
             transaction if isinstance(transaction, Transaction) else repr(transaction),
             order_by if isinstance(order_by, str) else repr(order_by),
@@ -463,16 +466,16 @@ class Engine:
         with self._guard.all_or_stopped():
             program.resolve(arranged.works)
             execution = program.execute(
-                arranged.works, arranged.order, arranged.route, self.epoch + 1, plan.scheme,
-                "PL4" if self._is_weak else plan.isolation, plan.record is not None,
+                arranged.works, arranged.order, arranged.route, self._memory.epoch + 1, plan.scheme,
+                plan.isolation, plan.record is not None,
             )  # fmt: skip
             arranged = in_commit_order(arranged, execution, plan)
             batch = build_results(plan, arranged, execution, program)
             border = Border.of(events, plan) if self._is_weak and inlets is None else Border()
-            rows, results = event_rows(arranged), with_epoch(batch, self.epoch + 1)
+            rows, results = event_rows(arranged), with_epoch(batch, self._memory.epoch + 1)
             known = self._memory.calls.note(keyed(events, rows, results))
             self._commit(execution, batch, source, moved, border, known, later=later)
-        return results, self.epoch, rows
+        return results, self._memory.epoch, rows
 
     def _commit(
         self,
@@ -512,7 +515,9 @@ class Engine:
         if key not in self._programs:
             signatures = [transaction.signature for transaction in transactions]
             memory = self._memory
-            self._programs[key] = Program(signatures, memory.rows, memory.pool, updates)
+            self._programs[key] = Program(
+                signatures, memory.rows, memory.pool, updates, self._clock
+            )
         return self._programs[key]
 
     # --- reading ------------------------------------------------------------------------------
@@ -581,10 +586,13 @@ class Engine:
         """Make everything durable and release the store; closing twice is fine."""
         self._gathering.close()
         with self._lock:
-            if self._guard.reason == CLOSED:
+            if self._is_closed:
                 return
-            self._journal.close()
-            self._guard.stop(CLOSED)
+            self._is_closed = True
+            try:
+                self._journal.close()
+            finally:
+                self._guard.stop(CLOSED)
 
     def __enter__(self) -> Engine:
         return self

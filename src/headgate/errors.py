@@ -73,3 +73,12 @@ def check_invariant(holds: bool, message: str) -> None:
     """Raise InvariantError with the message unless the condition holds."""
     if not holds:
         raise InvariantError(message)
+
+
+def describe(error: BaseException) -> str:
+    """An error in words, also one that has none of its own, such as Ctrl-C."""
+    if isinstance(error, HeadgateError):
+        return str(error)
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted by Ctrl-C (KeyboardInterrupt)"
+    return f"{type(error).__name__}: {error}".removesuffix(": ")

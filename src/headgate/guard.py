@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from headgate.errors import StoreError
+from headgate.errors import StoreError, describe
 from headgate.journal import Journal
 
 CLOSED = "it was closed"
@@ -23,6 +23,7 @@ class Guard:
         self.reason: str | None = None
         self.publish: Callable[[int], None] = _nobody  # an epoch is durable: show it
         self.hide: Callable[[], None] = _nobody  # the engine is stopped: show nothing
+        journal.when_stopped(self.stop)
 
     def check(self) -> None:
         """Refuse to go on when the engine is stopped."""
@@ -30,8 +31,9 @@ class Guard:
             raise StoreError(f"the engine is stopped: {self.reason}; open it again")
 
     def stop(self, reason: str) -> None:
-        """From now on nothing runs and nothing is read."""
-        self.reason = reason
+        """From now on nothing runs and nothing is read; the first reason is the one that stays."""
+        if self.reason is None:
+            self.reason = reason
         self.hide()
 
     @contextmanager
@@ -45,7 +47,7 @@ class Guard:
         try:
             yield
         except BaseException as error:
-            self.stop(f"a batch failed before its commit ({error})")
+            self.stop(f"a batch failed before its commit ({describe(error)})")
             raise
 
     def wait(self, epoch: int) -> None:
@@ -53,6 +55,6 @@ class Guard:
         try:
             self._journal.wait(epoch)
         except BaseException as error:
-            self.stop(f"epoch {epoch} did not become durable ({error})")
+            self.stop(f"epoch {epoch} did not become durable ({describe(error)})")
             raise
         self.publish(epoch)

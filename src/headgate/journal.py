@@ -1,11 +1,14 @@
 """The journal: the engine's hand on its store: what is written when, and by which thread.
 
-Epochs reach the log in order, whoever writes them. Without a store everything is at once as durable
-as it will ever be.
+Epochs reach the log in one order, whoever writes them: each waits until the one before it is there.
+Who waits for an epoch to be durable waits for its record first, which may still be handed from
+thread to thread. A failure reaches all of them, and the guard, at once. Without a store everything
+is at once as durable as it will ever be.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +16,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from headgate.durability import Commit, Receiver, Recovered, Retention, Store
+from headgate.durability import (
+    Commit,
+    Receiver,
+    Recovered,
+    Retention,
+    Store,
+    check_durability,
+)
+from headgate.errors import StoreError
 from headgate.io import Clock, Disk
 
 SNAPSHOT_LOG_BYTES = 256 << 20  # recovery replays at most about this much log
@@ -24,10 +35,13 @@ class Journal:
 
     def __init__(self, store: Store | None) -> None:
         self.store = store
-        self._threads: ThreadPoolExecutor | None = None
+        self._writers: ThreadPoolExecutor | None = None
         self._snapshots: ThreadPoolExecutor | None = None
-        self._writing: Future[None] | None = None
         self._snapshot: Future[int] | None = None
+        # Guarded by _changed:
+        self._changed = threading.Condition()
+        self._appended = 0  # the last epoch whose record is in the log
+        self._failure: BaseException | None = None  # of a record: no later one follows it
 
     @classmethod
     def open(
@@ -39,6 +53,7 @@ class Journal:
         retain: Retention | None,
     ) -> Journal:
         if path is None:
+            check_durability(durability)
             return cls(None)
         return cls(Store.open(path, disk, clock, durability=durability, retain=retain))
 
@@ -57,39 +72,74 @@ class Journal:
             self.store.write_manifest(manifest)
 
     def recover(self, receiver: Receiver | None = None) -> Recovered | None:
-        return None if self.store is None else self.store.recover(receiver)
+        if self.store is None:
+            return None
+        recovered = self.store.recover(receiver)
+        self._appended = recovered.epoch
+        return recovered
+
+    def when_stopped(self, tell: Callable[[str], None]) -> None:
+        """Whom to tell, in whatever thread it happens, that the store goes on no more."""
+        if self.store is not None:
+            self.store.on_stop = tell
 
     def append(self, commit: Commit, *, later: bool) -> None:
-        """Write a log record here, or in the writing thread when `later`."""
+        """Write a log record here, or in the writing thread when `later`.
+
+        The engine's lock sees to it that epochs come here in order.
+        """
         if self.store is None:
             return
-        if later:
-            if self._threads is None:
-                self._threads = ThreadPoolExecutor(1, thread_name_prefix="headgate-log")
-            self._writing = self._threads.submit(self.store.commit, commit)
-        else:
-            self.settle()
-            self.store.append(commit)
+        if not later:
+            self._write(self.store, commit)
+            return
+        if self._writers is None:
+            self._writers = ThreadPoolExecutor(1, thread_name_prefix="headgate-log")
+        self._writers.submit(self._write_behind, self.store, commit)
 
-    @property
-    def writing(self) -> Future[None] | None:
-        """The last record given to the writing thread."""
-        return self._writing
+    def _write(self, store: Store, commit: Commit) -> None:
+        """Append the record behind the one before it; what fails, fails for all who wait."""
+        self._await_appended(store, commit.epoch - 1)
+        try:
+            store.append(commit)
+        except BaseException as error:
+            self._fail(error)
+            raise
+        with self._changed:
+            self._appended = commit.epoch
+            self._changed.notify_all()
 
-    def settle(self) -> None:
-        """Wait until the writing thread is done with what it was given."""
-        if self._writing is not None:
-            writing, self._writing = self._writing, None
-            writing.result()
+    def _write_behind(self, store: Store, commit: Commit) -> None:
+        """As `_write`, and sync: no one may be there yet to ask for it."""
+        try:
+            self._write(store, commit)
+            store.wait(commit.epoch)
+        except BaseException as error:  # told to whoever waits; this thread has no caller
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        with self._changed:
+            if self._failure is None:
+                self._failure = error
+            self._changed.notify_all()
+
+    def _await_appended(self, store: Store, epoch: int) -> None:
+        """Return when the epoch's record is in the log; an error when it never will be."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._appended >= epoch or self._failure is not None)
+            if self._appended >= epoch:
+                return
+            failure = self._failure
+        if failure is not None and not isinstance(failure, Exception):
+            raise failure  # the power is gone, or Ctrl-C came: not an error of the store
+        store.check_running()
+        raise StoreError(f"epoch {epoch} was not written: {failure}") from failure
 
     def wait(self, epoch: int) -> None:
         """Return when the epoch is durable."""
-        if self.store is None:
-            return
-        writing = self._writing
-        if writing is not None:
-            writing.result()
-        self.store.wait(epoch)
+        if self.store is not None:
+            self._await_appended(self.store, epoch)
+            self.store.wait(epoch)
 
     def results(self, epoch: int) -> pa.RecordBatch | None:
         """The results recorded with an epoch, None when it has none."""
@@ -106,7 +156,7 @@ class Journal:
         if self.store is None or self.store.log_bytes_since_snapshot() < SNAPSHOT_LOG_BYTES:
             return
         if images is not None:
-            self.settle()
+            self._await_appended(self.store, epoch)
             self.store.snapshot(epoch, images())
             return
         if self._snapshot is not None:
@@ -119,7 +169,7 @@ class Journal:
 
     def close(self) -> None:
         """Make everything durable and release the store."""
-        for threads in (self._threads, self._snapshots):
+        for threads in (self._writers, self._snapshots):
             if threads is not None:
                 threads.shutdown(wait=True)
         if self.store is not None:

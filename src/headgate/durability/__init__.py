@@ -10,7 +10,7 @@ from headgate.durability.reader import StoreReader
 from headgate.durability.receiver import Receiver
 from headgate.durability.recovery import require_fingerprint
 from headgate.durability.retention import Retention, Trimmed
-from headgate.durability.store import Durability, Store
+from headgate.durability.store import Durability, Store, check_durability
 
 __all__ = [
     "ALIVE",
@@ -29,6 +29,7 @@ __all__ = [
     "StoreReader",
     "Trimmed",
     "backup",
+    "check_durability",
     "require_fingerprint",
     "restore",
     "verify",

@@ -21,7 +21,7 @@ from headgate.durability.reader import StoreReader
 from headgate.durability.scan import LogReader
 from headgate.durability.snapshot import Snapshot, snapshot_epochs, write_snapshot
 from headgate.errors import DamageError, InputError, StoreError
-from headgate.io import Clock, Disk, RealClock, RealDisk, make_folders
+from headgate.io import Clock, Disk, RealClock, RealDisk, local_folder, make_folders
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def backup(
     reader = StoreReader.open(path, disk)
     with reader.hold() as held:
         last = reader.last_epoch()
-        copy = _Copy(reader, os.path.abspath(to), disk or RealDisk(), clock or RealClock())
+        copy = _Copy(reader, local_folder(to), disk or RealDisk(), clock or RealClock())
         base = copy.whole_snapshot(held.first_epoch, held.first_epoch)
         if base is None and held.first_epoch:
             raise copy.no_snapshot(held.first_epoch)
@@ -67,7 +67,7 @@ def restore(
         first, last = held.first_epoch, reader.last_epoch()
         if not first <= epoch <= last:
             raise InputError(f"no epoch {epoch} in {reader.path}: it has epochs {first} to {last}")
-        copy = _Copy(reader, os.path.abspath(to), disk or RealDisk(), clock or RealClock())
+        copy = _Copy(reader, local_folder(to), disk or RealDisk(), clock or RealClock())
         base = copy.whole_snapshot(first, epoch)
         if base is None and first:
             raise copy.no_snapshot(epoch)

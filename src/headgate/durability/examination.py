@@ -20,7 +20,7 @@ from headgate.durability.manifest import read_manifest
 from headgate.durability.scan import Frame, LogReader, Tail, Torn, whole_frames
 from headgate.durability.snapshot import Snapshot
 from headgate.errors import DamageError, InputError
-from headgate.io import Disk, RealDisk, read_file
+from headgate.io import Disk, RealDisk, local_folder, read_file
 
 _KNOWN_NAMES = {
     layout.MANIFEST_NAME,
@@ -99,7 +99,7 @@ class Report:
 def verify(path: str | os.PathLike[str], disk: Disk | None = None) -> Report:
     """Check the manifest, the head, the floor, every frame of the log and every snapshot."""
     disk = disk if disk is not None else RealDisk()
-    folder = os.path.abspath(path)
+    folder = local_folder(path)
     if not disk.exists(os.path.join(folder, layout.MANIFEST_NAME)):
         raise InputError(f"there is no store at {folder}: check the path")
     return _Examination(folder, disk).run()

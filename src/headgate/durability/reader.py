@@ -26,7 +26,7 @@ from headgate.durability.replay import Replay
 from headgate.durability.scan import Frame, LogReader
 from headgate.durability.snapshot import Snapshot, snapshot_epochs
 from headgate.errors import DamageError, InputError, StoreError
-from headgate.io import Clock, Disk, RealClock, RealDisk
+from headgate.io import Clock, Disk, RealClock, RealDisk, local_folder
 
 
 class StoreReader:
@@ -61,7 +61,7 @@ class StoreReader:
         this reader: from there on everything can be read, also when the floor rises meanwhile.
         """
         disk = disk if disk is not None else RealDisk()
-        folder = os.path.abspath(path)
+        folder = local_folder(path)
         try:
             manifest = read_manifest(disk, os.path.join(folder, layout.MANIFEST_NAME))
         except (FileNotFoundError, NotADirectoryError) as error:
@@ -167,8 +167,10 @@ class StoreReader:
         for part in parts_of(frame.payload):
             if part.kind == layout.PART_INPUT:
                 raise InputError(
-                    f"epoch {frame.header.epoch} of {self.path} was logged as input: only the "
-                    "program itself can say what it did, until the next snapshot"
+                    f"epoch {frame.header.epoch} of {self.path} was logged as input (weak "
+                    "recovery): what it did to the tables cannot be read from the files before "
+                    "the next snapshot; ask the engine that writes it for its newest epoch, or "
+                    "open the store with recovery='strong' to have every later epoch readable"
                 )
             if part.kind == layout.PART_CHANGES and part.name == table:
                 replay.reserve(meta_of(frame.payload)["slots"][table])

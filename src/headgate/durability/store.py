@@ -17,7 +17,7 @@ import contextlib
 import errno
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, NoReturn, get_args
 
 import pyarrow as pa
@@ -36,8 +36,15 @@ from headgate.durability.recovery import Outcome, recover_store
 from headgate.durability.retention import Retention, Trimmed, Trimmer, rebuilt_floor
 from headgate.durability.scan import LogReader
 from headgate.durability.snapshot import newest_snapshot, snapshot_epochs, write_snapshot
-from headgate.errors import DamageError, HeadgateError, InputError, InvariantError, StoreError
-from headgate.io import Clock, Disk, Lock, RealClock, RealDisk, make_folders
+from headgate.errors import (
+    DamageError,
+    HeadgateError,
+    InputError,
+    InvariantError,
+    StoreError,
+    describe,
+)
+from headgate.io import Clock, Disk, Lock, RealClock, RealDisk, local_folder, make_folders
 
 Durability = Literal["sync", "group", "none"]
 GROUP_DELAY_US = 2000
@@ -76,6 +83,7 @@ class Store:
         self._segment_bytes = segment_bytes
         self.manifest: dict[str, Any] = {}
         self.outcome: Outcome | None = None
+        self.on_stop: Callable[[str], None] = _nobody  # told the reason, by the thread that failed
         self._log: LogWriter | None = None
         self._head: Head | None = None
         self._reader = LogReader(disk, self._inside(layout.LOG_FOLDER))
@@ -116,10 +124,10 @@ class Store:
 
         `retain` lets every snapshot trim what the policy does not keep; None keeps all epochs.
         """
-        _check_durability(durability, group_delay_us)
+        check_durability(durability, group_delay_us)
         disk = disk if disk is not None else RealDisk()
         clock = clock if clock is not None else RealClock()
-        folder = os.path.abspath(path)
+        folder = local_folder(path)
         lock: Lock | None = None
         try:
             _check_folder(disk, folder)
@@ -257,7 +265,7 @@ class Store:
         with self._publishing:
             if self._published_at.epoch >= ticket:
                 return
-            self._check_running()
+            self.check_running()
             appended = self._checked_appended(ticket)
             with self._doing(f"publish epoch {appended.epoch}"):
                 self._published().publish(appended.position, self._synced_epoch)
@@ -294,7 +302,7 @@ class Store:
         while True:
             if self._synced_epoch >= ticket:
                 return None
-            self._check_running()
+            self.check_running()
             self._checked_appended(ticket)
             if not arrived:
                 arrived = True
@@ -326,7 +334,7 @@ class Store:
 
     def results(self, first_epoch: int, last_epoch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         """The recorded results of a range of published epochs, both ends included."""
-        self._check_running()
+        self.check_running()
         last = self._published_at.epoch
         return read_results(self._disk, self.path, self._reader, first_epoch, last_epoch, last)
 
@@ -430,7 +438,7 @@ class Store:
         self._lock.release()
 
     def _opened(self) -> tuple[LogWriter, Mark]:
-        self._check_running()
+        self.check_running()
         if self._log is None or self._appended is None:
             raise InvariantError(f"the store {self.path} is used before it was recovered")
         return self._log, self._appended
@@ -440,7 +448,8 @@ class Store:
             raise InvariantError(f"the store {self.path} is used before it was recovered")
         return self._head
 
-    def _check_running(self) -> None:
+    def check_running(self) -> None:
+        """StoreError when the store is stopped, with the reason."""
         if self._stopped is not None:
             raise StoreError(
                 f"the store {self.path} is stopped: {self._stopped}; reopen the store to recover"
@@ -449,7 +458,7 @@ class Store:
     @contextlib.contextmanager
     def _doing(self, what: str) -> Iterator[None]:
         """Stop the store when this fails, whatever the reason: the state on disk is in doubt."""
-        self._check_running()
+        self.check_running()
         try:
             yield
         except BaseException as error:
@@ -461,6 +470,7 @@ class Store:
                 self._stopped = f"could not {what}: {_reason(error)}"
             self._changed.notify_all()
             self._gathered.notify_all()
+        self.on_stop(f"could not {what}: {_reason(error)}")
         if isinstance(error, OSError):
             raise StoreError(
                 f"could not {what} of the store {self.path}: {_reason(error)}; reopen the store to "
@@ -469,7 +479,12 @@ class Store:
         raise error
 
 
-def _check_durability(durability: str, group_delay_us: int) -> None:
+def _nobody(reason: str) -> None:
+    """Nobody is to be told."""
+
+
+def check_durability(durability: str, group_delay_us: int = 0) -> None:
+    """InputError unless this is a way to make commits durable."""
     known = get_args(Durability)
     if durability not in known:
         raise InputError(f"durability {durability!r}: it is one of {', '.join(known)}")
@@ -505,4 +520,4 @@ def _reason(error: BaseException) -> str:
         return f"the disk is full ({error}): free some space"
     if isinstance(error, HeadgateError):
         return str(error)
-    return f"{type(error).__name__}: {error}"
+    return describe(error)

@@ -40,7 +40,7 @@ from headgate.execution.run import Run, Work
 from headgate.execution.scheme import SERIAL, Scheme, explain, run_parallel
 from headgate.execution.signature import Signature
 from headgate.execution.source import is_found_late, written
-from headgate.io import RealClock
+from headgate.io import Clock, RealClock
 from headgate.planning.figures import Figures
 from headgate.planning.scratch import Scratch
 from headgate.scheduling.calibration import load_thresholds
@@ -75,6 +75,7 @@ class Program:
         tables: Mapping[str, Rows],
         pool: StringPool,
         updates: bool = False,
+        clock: Clock | None = None,
     ) -> None:
         self.updates = updates
         self.signatures = tuple(sorted(signatures, key=lambda signature: not signature.compiled))
@@ -97,7 +98,7 @@ class Program:
         self._progress = np.zeros(1, np.int64)
         self._undo = np.empty(1024, np.int64)
         self._changed: dict[str, np.ndarray] = {}
-        self._clock = RealClock()
+        self._clock = clock or RealClock()
         self.cost_ns: float | None = None  # of one transaction, measured on the last batches
         self.abort_ratio = 0.0  # of the last batches
         self.decisions: deque[Decision] = deque(maxlen=DECISIONS_KEPT)

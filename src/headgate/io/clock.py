@@ -20,6 +20,10 @@ class Clock(Protocol):
         """Seconds that only ever grow, for durations."""
         ...
 
+    def busy(self) -> float:
+        """Seconds that this thread has had a processor: what work costs on a busy machine, too."""
+        ...
+
 
 class RealClock:
     """The machine's own clock."""
@@ -31,5 +35,4 @@ class RealClock:
         return time.monotonic()
 
     def busy(self) -> float:
-        """Seconds that this thread has had a processor: what work costs on a busy machine, too."""
         return time.thread_time()

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
+
+from headgate.errors import InputError
 
 OpenMode = Literal["read", "write", "create"]
 
@@ -85,6 +88,27 @@ class Disk(Protocol):
     def lock(self, path: str) -> Lock:
         """Take the lock or raise LockedError, which names the process that holds it."""
         ...
+
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # of one letter it is a drive of Windows
+
+
+def local_folder(path: str | os.PathLike[str]) -> str:
+    """The absolute path of a folder on this machine; InputError for an address of any scheme."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise InputError(f"the path of a store is a text or a Path, not {path!r}")
+    found = os.fspath(path)
+    scheme = _SCHEME.match(found)
+    if scheme:
+        word = scheme.group()[:-1]
+        plain = "; leave the scheme out" if word == "file:" else ""
+        raise InputError(
+            f"a store is a folder of this machine, not an address: {word} cannot be opened "
+            f"({found}){plain}"
+        )
+    if not found or "\0" in found:
+        raise InputError(f"{found!r} is not the path of a folder")
+    return os.path.abspath(found)
 
 
 def write_fully(

@@ -425,6 +425,9 @@ class SimulatedClock:
     def monotonic(self) -> float:
         return self.time_us() / 1e6
 
+    def busy(self) -> float:
+        return self.monotonic()
+
     def advance(self, seconds: float) -> None:
         """Let time pass."""
         self._now_us += int(seconds * 1e6)

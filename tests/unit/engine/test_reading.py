@@ -397,7 +397,8 @@ def test_what_is_not_durable_is_not_seen(tmp_path: Path) -> None:
         running = threading.Thread(target=bank.call, args=(transfer,), kwargs=words, daemon=True)
         running.start()
         assert disk.waiting.wait(20)
-        assert bank.epoch == before + 1  # it ran, and its record is on the way to the disk
+        assert bank._memory.epoch == before + 1  # it ran, and its record is on the way to the disk
+        assert bank.epoch == before
         assert bank.get("accounts", 3) == {"id": 3, "balance": 90.0}
         found = bank.sql("select balance from accounts where id = 4")
         assert (found.rows(), found.epoch) == ([(110.0,)], before)
