@@ -7,6 +7,7 @@ from typing import Any
 
 from headgate.errors import DeclarationError, FormatError
 from headgate.inlet import Plan, Route, updated_columns
+from headgate.query.stored import UNROUTED
 from headgate.results import results_schema
 from headgate.state.constraint import check_reference
 from headgate.state.integrity import first_violation
@@ -162,7 +163,20 @@ def merge_streams(streams: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
         shared = {**plan.outputs, **plan.updated}
         mine = [c for c in results_schema(plan) if c.name not in shared or c.name in own]
         merged[transaction.name] = merge_stream(merged.get(transaction.name), Schema(tuple(mine)))
+    if plan.route.column is not None:
+        mine = [c for c in results_schema(plan) if c.name not in {**plan.outputs, **plan.updated}]
+        merged[UNROUTED] = merge_stream(merged.get(UNROUTED), Schema(tuple(mine)))
     return merged
+
+
+def carried_before(streams: Mapping[str, Any], plan: Plan) -> dict[str, ColumnType]:
+    """The types of the columns that results of the plan's streams have had so far."""
+    found: dict[str, ColumnType] = {}
+    for name in (*(one.name for one in plan.route.transactions), UNROUTED):
+        if name in streams:
+            known = Schema.parse(streams[name]["results"], structs=True)
+            found.update((column.name, column.type) for column in known)
+    return found
 
 
 def declared_streams(

@@ -23,8 +23,10 @@ import pyarrow as pa
 
 from headgate.calling import Call, Calling, event_columns
 from headgate.calls import checked_key, keyed
+from headgate.carrying import carried_kinds, resolve_carry, with_nulls
 from headgate.declarations import (
     by_name,
+    carried_before,
     check_format,
     check_parents,
     check_tables_known,
@@ -260,22 +262,25 @@ class Engine:
         threads: int | None = None,
         isolation: str = "PL4",
         updates: bool = False,
+        carry: str | Sequence[str] | None = None,
         record: list[Recording] | None = None,
     ) -> pa.Table:
         """Run every event and return one result for each, in the serial order.
 
         All events are one batch and one epoch, unless `batch_size` cuts them (in arrival order)
         into several; then the next one runs while the log of the last is being synced.
-        `updates=True` adds the rows as each transaction left them. `isolation` says what events
+        `updates=True` adds the rows as each transaction left them, `carry="event_id, shop"` these
+        columns of the events, whatever became of them. `isolation` says what events
         may see of each other; `record` gets what they saw, for `headgate.testing.History`.
         """
         chosen, level = make_protocol(scheme, threads), make_isolation(isolation)
         plan = self._plan(
-            transaction, route_by, order_by, watermark, late, name, chosen, level, updates
+            transaction, route_by, order_by, watermark, late, name, chosen, level, updates, carry
         )
         if record is not None:
             plan = recorded(plan, record)
         table = as_table(events, plan.event, "events")
+        plan = self._carrying(plan, table.schema)
         if batch_size is None or table.num_rows <= batch_size:
             return self._apply(plan, table, None)
         if batch_size < 1:
@@ -352,18 +357,19 @@ class Engine:
         watermark: str | None = None,
         late: str = "reject",
         name: str | None = None,
+        carry: str | Sequence[str] | None = None,
     ) -> pa.Table:
         """Run the events that `run` with the same options holds back, as if time had passed."""
-        plan = self._plan(transaction, route_by, order_by, watermark, late, name)
+        plan = self._plan(transaction, route_by, order_by, watermark, late, name, carry=carry)
         inlet = plan.inlet_name(None)
         with self._lock, self._guard.running():
             state = self._memory.inlets.get(inlet)
             if state is None or state.held is None:
                 return self._empty(plan)
-            free = replace(plan, watermark_us=None)
+            free = replace(self._carrying(plan, state.held.schema), watermark_us=None)
             after = latest_time_us(state.held, plan)
             moved = {inlet: InletState(after, None, state.arrivals)}
-            results, epoch, _ = self._process(free, state.held, None, moved)
+            results, epoch, _ = self._process(free, with_nulls(state.held, plan.carry), None, moved)
         self._guard.wait(epoch)
         return results
 
@@ -380,13 +386,14 @@ class Engine:
         threads: int | None = None,
         isolation: str = "PL4",
         updates: bool = False,
+        carry: str | Sequence[str] | None = None,
     ) -> Sink:
         """The function to hand to `writeStream.foreachBatch`: each micro-batch exactly once."""
         from headgate.spark.sink import Sink  # the one door upward: spark/ stands above us
 
         chosen, level = make_protocol(scheme, threads), make_isolation(isolation)
         plan = self._plan(
-            transaction, route_by, order_by, watermark, late, name, chosen, level, updates
+            transaction, route_by, order_by, watermark, late, name, chosen, level, updates, carry
         )
         return Sink(EngineInlet(self._apply, plan))
 
@@ -401,25 +408,42 @@ class Engine:
         scheme: Scheme = SERIAL,
         isolation: str = "PL4",
         updates: bool = False,
+        carry: str | Sequence[str] | None = None,
     ) -> Plan:
         if self._is_weak:  # what is run again must find the same order: the results say so
             isolation = "PL4"
         key = (
             transaction if isinstance(transaction, Transaction) else repr(transaction),
             order_by if isinstance(order_by, str) else repr(order_by),
-            (route_by, watermark, late, name, scheme, isolation, updates),
+            (route_by, watermark, late, name, scheme, isolation, updates, repr(carry)),
         )
         if key in self._plans:
             return self._plans[key]
         plan = make_plan(
             transaction, self.transactions, route_by=route_by, order_by=order_by,
             watermark=watermark, late=late, name=name, scheme=scheme,
-            isolation=isolation, updates=updates,
+            isolation=isolation, updates=updates, carry=carry,
         )  # fmt: skip
         with self._lock, self._guard.running():
             self._note_streams(plan)
             self._plans[key] = plan
         return plan
+
+    def _carrying(self, plan: Plan, given: pa.Schema | None) -> Plan:
+        """The plan with the types of what it carries; these events may be the first to say."""
+        if not plan.carry or plan.carried:
+            return plan
+        kinds = carried_kinds(plan.carry, given)
+        if kinds not in plan.carrying:
+            with self._lock, self._guard.running():
+                known = carried_before(self._streams, plan)
+                carried = resolve_carry(plan.carry, plan.event, known, given)
+                found = replace(plan, carried=carried)
+                self._note_streams(found)
+            if any(kind is None for _, kind in carried):
+                return found  # another batch may know better
+            plan.carrying[kinds] = found
+        return plan.carrying[kinds]
 
     def _note_streams(self, plan: Plan) -> None:
         """The manifest tells readers the columns of each transaction's results stream."""
@@ -436,6 +460,7 @@ class Engine:
         caller: Caller | None = None,
     ) -> pa.Table:
         """One batch, one epoch, exactly once per source; returns its results when durable."""
+        plan = self._carrying(plan, events.schema)
         with self._lock, self._guard.running():
             if source is not None and self._sources.has_applied(source, caller):
                 return self._sources.recorded(plan, source, self._guard.wait)

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headgate.carrying import Carried, carried_array, parse_carry
 from headgate.durability import Inlet as InletState
 from headgate.errors import DeclarationError, InputError
 from headgate.events import require_columns
@@ -25,6 +26,7 @@ from headgate.execution.scheme import SERIAL, Scheme
 from headgate.execution.signature import Signature
 from headgate.planning.order import is_sorted_throughout, parse_duration, sort_key, sort_rows
 from headgate.planning.routing import Routing
+from headgate.query.stored import UNROUTED
 from headgate.state.columns import NULL_FAULT, StoredColumn, conform, one_array, to_stored
 from headgate.state.schema import Column, ColumnType, Schema
 from headgate.state.table import Access
@@ -54,8 +56,15 @@ class Plan:
     scheme: Scheme = SERIAL
     isolation: str = "PL4"
     updates: bool = False
+    carry: tuple[str, ...] = ()  # event columns for every result
+    carried: Carried = ()  # the same with their types, once events were seen
     record: list[Recording] | None = field(default=None, compare=False)
     _arrangers: dict[Program, Arranger] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
+
+    # This plan with the types of what it carries, by the types of events that came.
+    carrying: dict[tuple[pa.DataType | None, ...], Plan] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
 
@@ -71,6 +80,7 @@ class Plan:
         names = [name for found in self.route.transactions for name in found.event.names]
         names += [column.name for column in self.order_by]
         names += [self.route.column] if self.route.column is not None else []
+        names += self.carry
         return list(dict.fromkeys(names))
 
     @cached_property
@@ -143,9 +153,15 @@ def make_plan(
     scheme: Scheme = SERIAL,
     isolation: str = "PL4",
     updates: bool = False,
+    carry: str | Sequence[str] | None = None,
 ) -> Plan:
     """Check the words of `run` and `sink` and say what they mean."""
     route = _make_route(transactions, known, route_by)
+    if route_by is not None and UNROUTED in known:
+        raise InputError(
+            f"a transaction is called {UNROUTED!r}, as is the stream of events that no route "
+            "takes; rename it"
+        )
     names = [order_by] if isinstance(order_by, str) else list(order_by or ())
     columns = tuple(_order_column(column, route) for column in names)
     if late not in ("reject", "append"):
@@ -155,8 +171,15 @@ def make_plan(
         delay = parse_duration(watermark, "watermark")
         if not columns or columns[0].type.kind != "timestamp":
             raise InputError("a watermark needs order_by to begin with a timestamp column")
-    plan = Plan(route, columns, delay, late, name, scheme, isolation, updates)
-    taken = {*RESULT_COLUMNS, *plan.outputs, *(column.name for column in columns)}
+    ordered = {column.name for column in columns}  # they are in the results anyway
+    copied = tuple(one for one in parse_carry(carry) if one not in ordered)
+    plan = Plan(route, columns, delay, late, name, scheme, isolation, updates, copied)
+    taken = {*RESULT_COLUMNS, *plan.outputs, *ordered}
+    for one in copied:
+        if one in taken or one in plan.updated:
+            raise InputError(
+                f"carry: the results have a column {one!r} already; rename the event's column"
+            )
     for parameter in plan.updated:
         if parameter in taken:
             raise InputError(
@@ -302,9 +325,12 @@ class Arranger:
         for transaction in self.plan.route.transactions:
             for column in transaction.event:
                 declared.setdefault(column.name, set()).add(column.type)
-        columns = {}
+        columns, carried = {}, dict(self.plan.carried)
         for name in self.plan.columns:
             array, kinds = one_array(events.column(name)), declared.get(name, set())
+            if name in carried and not kinds:
+                columns[name] = carried_array(array, carried[name], name)
+                continue
             if pa.types.is_dictionary(array.type):
                 array = array.dictionary_decode()
             if len(kinds) == 1 and (kind := next(iter(kinds))).element is None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from headgate.calls import DIGEST, KEY
+from headgate.carrying import describe_carry, read_carry
 from headgate.durability import Commit
 from headgate.errors import DeclarationError, StoreError
 from headgate.execution.cache import code_fingerprint
@@ -48,6 +49,7 @@ def with_plan(events: pa.Table, plan: Plan) -> pa.RecordBatch:
         "late": plan.late,
         "name": plan.name,
         "updates": plan.updates,
+        "carry": describe_carry(plan.carried),
     }
     beside = [name for name in (KEY, DIGEST) if name in events.column_names]
     wanted = events.select([*plan.columns, *beside]).combine_chunks()
@@ -70,7 +72,10 @@ def read_plan(batch: pa.RecordBatch, known: Mapping[str, Transaction]) -> Plan:
     route = Route(transactions, values, words["route_by"])
     plan = Plan(route, (), words["watermark_us"], words["late"], words["name"])
     order_by = tuple(plan.event[name] for name in words["order_by"])
-    return replace(plan, order_by=order_by, updates=words.get("updates", False))
+    carried = read_carry(words.get("carry", ()))
+    carry = tuple(name for name, _ in carried)
+    updates = words.get("updates", False)
+    return replace(plan, order_by=order_by, updates=updates, carry=carry, carried=carried)
 
 
 def is_code_changed(commit: Commit, plan: Plan, *, accept: bool) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headgate.carrying import carried_array
 from headgate.execution.codes import encode_reasons
 from headgate.execution.program import Execution, Program
 from headgate.execution.run import COMMITTED, OUTCOMES, Work
@@ -29,6 +30,7 @@ def results_schema(plan: Plan) -> Schema:
     """The columns of a plan's results, for the manifest and for readers."""
     first = Schema.parse(FIRST_COLUMNS).columns
     columns = {column.name: column for column in (*first, *plan.order_by)}
+    columns.update((name, Column(name, kind)) for name, kind in plan.carried if kind is not None)
     columns.update(plan.outputs)
     columns.update(plan.updated)
     return Schema(tuple(Column(column.name, column.type) for column in columns.values()))
@@ -43,6 +45,8 @@ def results_arrow(plan: Plan) -> pa.Schema:
         else field
         for field in results_schema(plan).arrow
     ]
+    place = len(fields) - len(plan.outputs) - len(plan.updated)
+    fields[place:place] = [pa.field(name, pa.null()) for name, kind in plan.carried if kind is None]
     return pa.schema(fields)
 
 
@@ -58,6 +62,7 @@ def build_results(
         "reason": _reasons(arranged, execution, program),
     }
     columns.update(_order_columns(plan, arranged))
+    columns.update(_carried_columns(plan, arranged))
     for column in plan.outputs.values():
         columns[column.name] = _output(column, arranged, execution, program)
     for column in plan.updated.values():
@@ -156,6 +161,15 @@ def _order_columns(plan: Plan, arranged: Arranged) -> dict[str, pa.Array]:
         if array.type != column.type.arrow:
             array = array.cast(column.type.arrow)
         found[column.name] = array if rows is None else array.take(rows)
+    return found
+
+
+def _carried_columns(plan: Plan, arranged: Arranged) -> dict[str, pa.Array]:
+    found = {}
+    rows = None if arranged.is_whole or not plan.carried else pa.array(event_rows(arranged))
+    for name, kind in plan.carried:
+        array = carried_array(arranged.events.column(name), kind, name)
+        found[name] = array if rows is None else array.take(rows)
     return found
 
 

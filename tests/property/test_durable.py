@@ -103,6 +103,7 @@ def test_held_events_and_the_watermark_survive_a_stop(
 ) -> None:
     found = routes({"put": True, "move": True, "drop": True})
     options = {"route_by": "kind", "order_by": "ts", "watermark": "3 seconds", "late": late}
+    options["carry"] = "tag, other"
     with pytest.MonkeyPatch.context() as patch:
         lowered(patch, *limits)
         life, oracle = Life([book], found.values(), recovery), SerialOracle([book])

@@ -32,6 +32,7 @@ def routed_events(draw: st.DrawFn) -> dict[str, Any]:
         "other": draw(making.SMALL),
         "n": draw(st.integers(-3, 8)),
         "note": draw(st.sampled_from(making.TEXTS)),
+        "tag": draw(st.sampled_from((None, "a", "é", ""))),  # which no transaction declares
     }
     if draw(st.sampled_from((False,) * 6 + (True,))):
         event[draw(st.sampled_from(("ts", "id", "other", "n", "note")))] = None
@@ -68,16 +69,22 @@ class Routed:
             assert same_bytes(sorted_table(engine, book), sorted_table(self.engines[0], book))
 
 
+CARRY = st.sampled_from((None, "tag", "tag, other", ["kind", "tag"], "id, ts, tag"))
+
+
 @making.examples(40)
 @given(
     rows=making.rows(book),
     batches=making.batches(routed_events()),
+    carry=CARRY,
     order_by=st.sampled_from((None, "ts", ["ts", "id"], ["id"])),
 )
-def test_routed_events_run_as_the_oracle_runs_them(rows: Any, batches: Any, order_by: Any) -> None:
+def test_routed_events_run_as_the_oracle_runs_them(
+    rows: Any, batches: Any, carry: Any, order_by: Any
+) -> None:
     routed = Routed(rows)
     for events in batches:
-        routed.do("run", events, route_by="kind", order_by=order_by)
+        routed.do("run", events, route_by="kind", order_by=order_by, carry=carry)
     routed.compare()
 
 
@@ -88,12 +95,20 @@ def test_routed_events_run_as_the_oracle_runs_them(rows: Any, batches: Any, orde
     watermark=st.sampled_from(("2 seconds", "0 seconds", "1 minute")),
     late=st.sampled_from(("reject", "append")),
     order_by=st.sampled_from(("ts", ["ts", "id"])),
+    carry=CARRY,
     flushes=st.sets(st.integers(0, 4)),
 )
 def test_a_watermark_holds_back_what_the_oracle_holds_back(
-    rows: Any, batches: Any, watermark: str, late: str, order_by: Any, flushes: set[int]
+    rows: Any,
+    batches: Any,
+    watermark: str,
+    late: str,
+    order_by: Any,
+    carry: Any,
+    flushes: set[int],
 ) -> None:
     options = {"watermark": watermark, "late": late, "order_by": order_by, "route_by": "kind"}
+    options["carry"] = carry
     routed = Routed(rows)
     for number, events in enumerate(batches):
         routed.do("run", events, **options)

@@ -109,7 +109,8 @@ def start_session() -> SparkSession:
 
 def make_sink(engine: Any) -> Callable[[DataFrame, int], Any]:
     routes = {"t": transfer, "d": deposit}
-    sink = engine.sink(routes, route_by="kind", order_by=["ts", "event"], watermark="4 seconds")
+    options = {"order_by": ["ts", "event"], "watermark": "4 seconds", "carry": "kind"}
+    sink = engine.sink(routes, route_by="kind", **options)
 
     def run(frame: DataFrame, batch_id: int) -> None:
         say("batch")

@@ -248,7 +248,7 @@ def check_same(calm: Path, harsh: Path, numbers: list[int]) -> None:
 
 def serial_order(results: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     """What ran, in its order; the numbers of epochs depend on where Spark ends a batch."""
-    columns = ("ts", "event", "transaction", "outcome", "reason", "balance")
+    columns = ("ts", "event", "kind", "transaction", "outcome", "reason", "balance")
     return [tuple(row[name] for name in columns) for row in results if row["outcome"] != "late"]
 
 

@@ -44,6 +44,7 @@ LAYERS = (
     "declarations",
     "results",
     "inlet",
+    "carrying",
     "events",
     "transactions",
     "execution",

@@ -168,7 +168,8 @@ def columns_of(store: StoreReader) -> dict[str, Schema]:
     """The columns of every table, the results included."""
     found = {name: Schema.parse(one["columns"]) for name, one in tables_of(store).items()}
     streams = [one["results"] for one in store.manifest.get("streams", {}).values()]
-    results = {c.name: c for text in [RESULT_COLUMNS, *streams] for c in Schema.parse(text)}
+    schemas = [Schema.parse(text, structs=True) for text in [RESULT_COLUMNS, *streams]]
+    results = {column.name: column for schema in schemas for column in schema}
     found.setdefault(RESULTS, Schema(tuple(results.values())))
     return found
 

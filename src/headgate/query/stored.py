@@ -8,9 +8,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headgate.durability import StoreReader
 from headgate.state.schema import Column, Schema, logical_value
+
+ALL_STREAMS = "*"  # the name under which a reader finds the results of all streams
+UNROUTED = "unrouted"  # and that of events that no route took: they have no transaction
+
+
+def of_stream(results: pa.RecordBatch, stream: str) -> pa.RecordBatch:
+    """The recorded results that belong to a stream."""
+    if stream == ALL_STREAMS:
+        return results
+    names = results.column("transaction")
+    if stream == UNROUTED:
+        return results.filter(names.is_null())
+    if pa.types.is_dictionary(names.type):
+        names = names.dictionary_decode()
+    return results.filter(pc.equal(names, stream))
 
 
 def read_table(

@@ -13,15 +13,13 @@ from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headgate.durability.reader import StoreReader
 from headgate.errors import InputError
-from headgate.query.stored import read_table
+from headgate.query.stored import ALL_STREAMS, of_stream, read_table
 from headgate.spark.columns import conform, merge_schemas
 from headgate.state.schema import Schema
 
-ALL_STREAMS = "*"
 BATCH_ROWS_MAX = 32_768
 SLOTS_PER_PARTITION = 500_000
 PARTITIONS_MAX = 32
@@ -113,7 +111,7 @@ class ResultsSelection:
             return
         store = open_held(self.path, self.held)
         for epoch, results in store.results(share.first, share.end - 1):
-            batch = _of_stream(results, self.stream)
+            batch = of_stream(results, self.stream)
             for first in range(0, batch.num_rows, BATCH_ROWS_MAX):
                 part = batch.slice(first, BATCH_ROWS_MAX)
                 numbers = pa.repeat(pa.scalar(epoch, pa.int64()), part.num_rows)
@@ -129,16 +127,6 @@ def hold_on(path: str, held: Held | None) -> None:
     """Take a hold over for its time once more."""
     if held is not None and held.seconds is not None:
         open_held(path, held).hold_for(held.seconds)
-
-
-def _of_stream(results: pa.RecordBatch, stream: str) -> pa.RecordBatch:
-    if stream == ALL_STREAMS:
-        return results
-    return results.filter(pc.equal(_text(results.column("transaction")), stream))
-
-
-def _text(column: pa.Array) -> pa.Array:
-    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
 def _partitions(count: int, per_partition: int) -> int:

@@ -60,6 +60,7 @@ class Rules:
     late: str
     name: str
     updates: bool = False
+    carry: tuple[str, ...] = ()
 
     @property
     def transactions(self) -> list[Transaction]:
@@ -86,6 +87,7 @@ def make_rules(
     watermark: str | None,
     late: str,
     name: str | None,
+    carry: str | Sequence[str] | None = None,
 ) -> Rules:
     """The rules that the options of a `run` amount to."""
     routes = transaction if isinstance(transaction, Mapping) else {None: transaction}
@@ -94,7 +96,9 @@ def make_rules(
     columns = tuple(next(s[column] for s in schemas if column in s) for column in names)
     delay_us = None if watermark is None else _microseconds(watermark)
     label = name or "run " + ", ".join(dict.fromkeys(found.name for found in routes.values()))
-    return Rules(routes, route_by, columns, delay_us, late, label)
+    words = carry.split(",") if isinstance(carry, str) else carry or ()
+    carried = tuple(word.strip() for word in words)
+    return Rules(routes, route_by, columns, delay_us, late, label, carry=carried)
 
 
 def _microseconds(duration: str) -> int:
@@ -150,6 +154,18 @@ def _examine_keys(event: Event, access: Access) -> None:
                 event.reject(f"out of range: {name}")
 
 
+def _carried(rules: Rules, event: Event, name: str) -> Any:
+    """A column as it came; one that a transaction declares in its type, or null."""
+    value = event.columns.get(name)
+    declared = [found.event[name] for found in rules.transactions if name in found.event]
+    if not declared or value is None:
+        return value
+    try:
+        return shown(arrived(value, declared[0].type), declared[0].type)
+    except OutOfRange:
+        return None
+
+
 def in_order(events: Sequence[Event]) -> list[Event]:
     """In the order of their order columns; Python's sort leaves ties as they arrived."""
     return sorted(events, key=Event.place)
@@ -167,6 +183,9 @@ def result(rules: Rules, epoch: int, position: int, event: Event) -> dict[str, A
     for column in rules.order_by:
         value = event.order[column.name]
         found[column.name] = None if value is None else shown(value, column.type)
+    for name in rules.carry:
+        if name not in found:
+            found[name] = _carried(rules, event, name)
     committed = event.output if event.outcome == "committed" else None
     values = {} if committed is None else committed.values
     for name, kind in rules.outputs.items():

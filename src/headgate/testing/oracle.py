@@ -93,13 +93,14 @@ class SerialOracle:
         name: str | None = None,
         batch_size: int | None = None,
         updates: bool = False,
+        carry: str | Sequence[str] | None = None,
     ) -> list[dict[str, Any]]:
         """The results that `engine.run` must give for these events, as dicts in order.
 
         An integer that does not fit its column is rejected here as it is when it comes in Arrow;
         in a list of dicts the engine refuses it with an InputError.
         """
-        rules = make_rules(transaction, order_by, route_by, watermark, late, name)
+        rules = make_rules(transaction, order_by, route_by, watermark, late, name, carry)
         rules = replace(rules, updates=updates)
         size = batch_size or max(1, len(events))
         results = []
@@ -121,9 +122,10 @@ class SerialOracle:
         watermark: str | None = None,
         late: str = "reject",
         name: str | None = None,
+        carry: str | Sequence[str] | None = None,
     ) -> list[dict[str, Any]]:
         """Run what is held back, as if the time of the last of it had passed."""
-        rules = make_rules(transaction, order_by, route_by, watermark, late, name)
+        rules = make_rules(transaction, order_by, route_by, watermark, late, name, carry)
         inlet = self.inlets.get(rules.name)
         if inlet is None or not inlet.held:
             return []

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from headgate.durability import StoreReader
 from headgate.errors import HeadgateError, InputError
+from headgate.query.stored import ALL_STREAMS, of_stream
 from headgate.web.answers import encode, plain
 from headgate.web.refusals import Refusal, refusal_of
 
@@ -129,11 +130,8 @@ def _position(batch: pa.RecordBatch, row: int) -> int:
 
 
 def _behind(batch: pa.RecordBatch, transaction: str | None, after: int) -> pa.RecordBatch:
-    wanted = pc.greater(batch.column("position"), after)
-    if transaction is not None:
-        name = batch.column("transaction").cast(pa.string())
-        wanted = pc.and_(wanted, pc.fill_null(pc.equal(name, transaction), False))
-    return batch.filter(wanted)
+    found = of_stream(batch, ALL_STREAMS if transaction is None else transaction)
+    return found.filter(pc.greater(found.column("position"), after))
 
 
 def _encoded(epoch: int, batch: pa.RecordBatch) -> list[bytes]:
