@@ -168,6 +168,7 @@ def serve(
     no_token: Annotated[bool, typer.Option("--no-token", help="Take everyone.")] = False,
     max_body: Annotated[int, typer.Option(min=1, help="Bytes of a request.")] = 1 << 20,
     query_seconds: Annotated[float, typer.Option(help="How long a query may take.")] = 30.0,
+    query_memory: Annotated[int, typer.Option(min=1, help="MiB that a query may take.")] = 1024,
     max_rows: Annotated[int, typer.Option(min=1, help="Rows of an answer.")] = 100_000,
 ) -> None:
     """Serve an engine, or a store that another process writes, over HTTP.
@@ -182,7 +183,10 @@ def serve(
     """
     server = _extra("headgate.web.server", "serve")
     limits = import_module("headgate.web.limits").Limits(
-        body_bytes_max=max_body, query_seconds_max=query_seconds, rows_max=max_rows
+        body_bytes_max=max_body,
+        query_seconds_max=query_seconds,
+        query_memory_bytes=query_memory << 20,
+        rows_max=max_rows,
     )
     settings = server.Settings(host, port, token_file, not no_token, limits)
     server.serve(import_module("headgate.web.target").open_target(target), settings, typer.echo)

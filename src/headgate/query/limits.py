@@ -19,11 +19,21 @@ _current: ContextVar[Limit | None] = ContextVar("limit", default=None)
 
 
 class Limit:
-    """The bounds of one query; `stop` may be called from any thread, also before it runs."""
+    """The bounds of one query; `stop` may be called from any thread, also before it runs.
 
-    def __init__(self, rows_max: int | None = None, memory: str | None = None) -> None:
+    DuckDB holds to them as far as it can: not within one call of a function over one value. Queries
+    of strangers run in a process of their own for that reason (web/worker.py).
+    """
+
+    def __init__(
+        self,
+        rows_max: int | None = None,
+        memory: str | None = None,
+        threads: int | None = None,
+    ) -> None:
         self.rows_max = rows_max
         self.memory = memory
+        self.threads = threads
         self._lock = threading.Lock()
         self._connection: Any = None
         self._reason: str | None = None

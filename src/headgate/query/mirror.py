@@ -21,6 +21,7 @@ class Mirror:
         self._rows = rows
         self._chunks: list[pa.RecordBatch] = []
         self._dirty: set[int] = set()
+        self._table: pa.Table | None = None
 
     def note(self, changed: np.ndarray) -> None:
         """Remember that these slots changed since the last refresh."""
@@ -32,16 +33,19 @@ class Mirror:
             self._dirty.update(np.flatnonzero(marks[:known]).tolist())
 
     def table(self) -> pa.Table:
-        """The rows of the last committed epoch."""
+        """The rows of the last committed epoch; the same object as long as none changed."""
         count = -(-self._rows.count // CHUNK_SLOTS)
         known = len(self._chunks)
+        if self._table is not None and not self._dirty and count == known:
+            return self._table
         for chunk in range(count):
             if chunk >= known:
                 self._chunks.append(self._make(chunk))
             elif chunk in self._dirty:
                 self._chunks[chunk] = self._make(chunk)
         self._dirty.clear()
-        return pa.Table.from_batches(self._chunks, schema=self._rows.table.schema.arrow)
+        self._table = pa.Table.from_batches(self._chunks, schema=self._rows.table.schema.arrow)
+        return self._table
 
     def _make(self, chunk: int) -> pa.RecordBatch:
         first = chunk * CHUNK_SLOTS

@@ -15,7 +15,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from headgate.errors import InputError
+from headgate.errors import InputError, LimitError
 from headgate.query.limits import Limit, current_limit
 from headgate.state.table import Table
 
@@ -118,6 +118,10 @@ def run_sql(
             for name in tables:
                 connection.unregister(name)
             return Answer(found, epoch)
+    except (duckdb.OutOfMemoryException, MemoryError):
+        limit.check()
+        bound = "there is" if limit.memory is None else f"the {limit.memory} that it may have"
+        raise LimitError(f"the query needs more memory than {bound}: ask for less") from None
     except (duckdb.Error, pa.ArrowInvalid, OSError) as error:  # Arrow passes DuckDB's on as its own
         limit.check()
         raise InputError(f"the query cannot run: {_hint(str(error), tables)}") from None
@@ -161,7 +165,9 @@ def _found(connection: Any, query: str, parameters: Any, limit: Limit) -> pa.Tab
 
 
 def _settings(limit: Limit) -> dict[str, Any]:
-    bound = {} if limit.memory is None else {"memory_limit": limit.memory}
+    bound: dict[str, Any] = {} if limit.memory is None else {"memory_limit": limit.memory}
+    if limit.threads is not None:
+        bound["threads"] = limit.threads
     return {
         **bound,
         "enable_external_access": "false",

@@ -19,10 +19,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headgate.calling import Call
 from headgate.errors import InputError
-from headgate.query.limits import Limit, limited
+from headgate.query.limits import Limit
 from headgate.state.schema import Schema
 from headgate.web import metrics as counting
-from headgate.web.answers import JSON, Answer, chosen_media, encode, plain, table_answer
+from headgate.web.answers import JSON, Answer, chosen_media, encode, plain
 from headgate.web.collector import Collector
 from headgate.web.door import Door, header, read_body
 from headgate.web.following import Following, read_place
@@ -31,9 +31,10 @@ from headgate.web.openapi import EVENTS, KEY_HEADER, KEY_PATTERN, make_document
 from headgate.web.refusals import Refusal
 from headgate.web.served import Served
 from headgate.web.tokens import Tokens
+from headgate.web.turns import Turns, busy
 from headgate.web.values import EventReader, read_key
+from headgate.web.workers import Question, Workers
 
-QUERY_THREADS = 4
 READ_THREADS = 2
 PIECE_BYTES = 1 << 16
 STOP_AGAIN_SECONDS = 0.2
@@ -60,12 +61,14 @@ class Application:
         self._limits = limits
         self._version = version
         self._metrics = counting.Metrics()
-        self._query_threads = ThreadPoolExecutor(QUERY_THREADS, "headgate-query")
+        self._query_threads = ThreadPoolExecutor(limits.query_workers, "headgate-query")
+        self._turns = Turns(limits.query_workers, limits.queries_waiting_max, "queries")
+        self._workers = Workers(limits)
         self._read_threads = ThreadPoolExecutor(READ_THREADS, "headgate-read")
         self._following = Following(self._read_threads)
         self._readers = {name: EventReader(found) for name, found in served.transactions.items()}
         self._collector = Collector(served.calling)
-        self._queries_waiting = 0
+        self._unread_bytes = 0
 
     def door(self) -> Door:
         """The whole application, as a server runs it."""
@@ -84,8 +87,13 @@ class Application:
         router = Router(routes, redirect_slashes=False)
         return Door(router, self._tokens, self._limits, self._metrics)
 
+    def warm(self) -> None:
+        """Begin to start what the first query needs."""
+        self._query_threads.submit(self._workers.warm)
+
     def close(self) -> None:
-        """End the threads, once the calls that run are done."""
+        """End the queries at once, and the threads when the calls that run are done."""
+        self._workers.close()
         self._collector.close()
         for threads in (self._query_threads, self._read_threads):
             threads.shutdown(wait=False, cancel_futures=True)
@@ -105,7 +113,7 @@ class Application:
             raise InputError("a call takes no parameters in its address")
         columns = reader.read(await self._json_body(scope, receive))
         if self._collector.count >= self._limits.calls_waiting_max:
-            raise _busy("calls")
+            raise busy("calls")
         began = perf_counter()
         result = dict(await self._collector.submit(Call(reader.transaction, columns, key)))
         self._metrics.note_call(name, result["outcome"], perf_counter() - began)
@@ -140,37 +148,55 @@ class Application:
         query, parameters, epoch = _read_query(
             await self._json_body(request.scope, request.receive)
         )
+        if self._unread_bytes > self._limits.unread_bytes_max:
+            raise busy("answers")
+        question = Question(query, parameters, media)
         limit = Limit(self._limits.rows_max, self._limits.query_memory)
 
         def run() -> Answer:
-            with limited(limit):
-                found = self._served.sql(query, parameters, epoch)
-            return table_answer(found.table, found.epoch, media)
+            tables, seen = self._served.gather(query, epoch)
+            return self._workers.run(question, tables, seen, limit)
 
-        return _response(await self._run_query(run, limit, request))
+        return self._response(await self._run_query(run, limit, request))
 
     async def _run_query(self, run: Any, limit: Limit, request: Request) -> Answer:
-        """Run it in a thread until it is done, takes too long or no one waits for it."""
-        if self._queries_waiting >= self._limits.queries_waiting_max:
-            raise _busy("queries")
-        loop = asyncio.get_running_loop()
-        self._queries_waiting += 1
-        running = loop.run_in_executor(self._query_threads, run)
-        gone = asyncio.ensure_future(_wait_for_end(request))
+        """Run it, in its turn, until it is done, takes too long or no one waits for it."""
         seconds = self._limits.query_seconds_max
+        client = _client(request)
+        gone = asyncio.ensure_future(_wait_for_end(request))
         try:
-            await asyncio.wait({running, gone}, timeout=seconds, return_when="FIRST_COMPLETED")
-            reason = "no one waits for the answer any more"
-            if not running.done() and not gone.done():
-                reason = f"the query takes longer than {seconds:g} seconds: ask for less"
-            while not running.done():
-                limit.stop(reason)
-                await asyncio.wait({running}, timeout=STOP_AGAIN_SECONDS)
-            answer: Answer = running.result()
-            return answer
+            async with self._turns.turn(client, seconds, gone):
+                loop = asyncio.get_running_loop()
+                running = loop.run_in_executor(self._query_threads, run)
+                await asyncio.wait({running, gone}, timeout=seconds, return_when="FIRST_COMPLETED")
+                reason = "no one waits for the answer any more"
+                if not gone.done():
+                    reason = f"the query takes longer than {seconds:g} seconds: ask for less"
+                while not running.done():
+                    limit.stop(reason)
+                    await asyncio.wait({running}, timeout=STOP_AGAIN_SECONDS)
+                answer: Answer = running.result()
+                return answer
         finally:
-            self._queries_waiting -= 1
             gone.cancel()
+
+    def _response(self, answer: Answer) -> Response:
+        headers = dict(answer.headers or {})
+        if len(answer.body) <= PIECE_BYTES:
+            return Response(answer.body, media_type=answer.media, headers=headers)
+        headers["content-length"] = str(len(answer.body))
+        pieces = self._pieces(answer.body)
+        return StreamingResponse(pieces, media_type=answer.media, headers=headers)
+
+    async def _pieces(self, body: bytes) -> Any:
+        """A long answer bit by bit, as fast as the client reads it."""
+        self._unread_bytes += len(body)
+        try:
+            view = memoryview(body)
+            for first in range(0, len(body), PIECE_BYTES):
+                yield bytes(view[first : first + PIECE_BYTES])
+        finally:
+            self._unread_bytes -= len(body)
 
     async def row(self, request: Request) -> Response:
         """The row with the key in the address."""
@@ -197,7 +223,7 @@ class Application:
             raise Refusal(404, "no_transaction", f"no transaction {name!r} has results")
         _refuse_query(request, "after")
         if self._metrics.followers >= self._limits.followers_max:
-            raise _busy("clients that follow")
+            raise busy("clients that follow")
         reader = self._served.reader()
         text = header(request.scope, b"last-event-id") or request.query_params.get("after")
         place = read_place(text, reader)
@@ -265,10 +291,6 @@ def _length(body: bytes) -> tuple[bytes, bytes]:
     return b"content-length", str(len(body)).encode()
 
 
-def _busy(what: str) -> Refusal:
-    return Refusal(503, "busy", f"too many {what} wait already; try again", retry_after="1")
-
-
 def _refuse_query(request: Request, *known: str) -> None:
     """InputError when the address has parameters that mean nothing, or one of them twice."""
     if not request.scope["query_string"]:
@@ -303,16 +325,7 @@ async def _wait_for_end(request: Request) -> None:
         pass
 
 
-def _response(answer: Answer) -> Response:
-    headers = dict(answer.headers or {})
-    if len(answer.body) <= PIECE_BYTES:
-        return Response(answer.body, media_type=answer.media, headers=headers)
-    headers["content-length"] = str(len(answer.body))
-    return StreamingResponse(_pieces(answer.body), media_type=answer.media, headers=headers)
-
-
-async def _pieces(body: bytes) -> Any:
-    """A long answer bit by bit, as fast as the client reads it."""
-    view = memoryview(body)
-    for first in range(0, len(body), PIECE_BYTES):
-        yield bytes(view[first : first + PIECE_BYTES])
+def _client(request: Request) -> tuple[Any, ...]:
+    """Who asks: for turns, whoever shares an address and a token is one."""
+    address = request.client.host if request.client is not None else None
+    return address, header(request.scope, b"authorization")

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from headgate.web.answers import encode
 from headgate.web.limits import Limits
 from headgate.web.metrics import Metrics
-from headgate.web.refusals import Refusal, refusal_of
+from headgate.web.refusals import Gone, Refusal, refusal_of
 from headgate.web.tokens import Tokens
 
 log = logging.getLogger("headgate.web")
@@ -81,10 +81,6 @@ class Door:
             await exit_.refuse(refusal)
         else:
             raise error  # half an answer is out: only the end of the connection tells
-
-
-class Gone(Exception):
-    """The client went away, or stopped to read."""
 
 
 class _Exit:

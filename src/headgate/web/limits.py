@@ -14,13 +14,21 @@ class Limits:
     body_bytes_max: int = 1 << 20
     query_seconds_max: float = 30.0
     rows_max: int = 100_000
-    query_memory: str = "1GB"
+    query_memory_bytes: int = 1 << 30
+    query_workers: int = 4  # processes for queries: as many run at once
     queries_waiting_max: int = 256
+    answer_bytes_max: int = 64 << 20
+    unread_bytes_max: int = 512 << 20  # of all answers that clients have not read yet
     calls_waiting_max: int = 10_000
     followers_max: int = 1000
     stall_seconds_max: float = 60.0  # how long a client may read nothing of its answer
 
     def __post_init__(self) -> None:
-        for name in ("body_bytes_max", "query_seconds_max", "rows_max"):
+        for name in ("body_bytes_max", "query_seconds_max", "rows_max", "query_memory_bytes"):
             if getattr(self, name) <= 0:
                 raise InputError(f"the limit {name} is {getattr(self, name)}; it must be above 0")
+
+    @property
+    def query_memory(self) -> str:
+        """The memory of a query, as DuckDB reads it."""
+        return f"{self.query_memory_bytes / (1 << 20):g} MiB"

@@ -27,6 +27,10 @@ class Refusal(Exception):
         self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
 
 
+class Gone(Exception):
+    """The client went away, or stopped to read."""
+
+
 def refusal_of(error: BaseException) -> Refusal:
     """What the client is told of an error."""
     if isinstance(error, Refusal):

@@ -6,8 +6,8 @@ Both answer the same questions about tables; only an engine runs transactions.
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,18 +18,15 @@ from headgate.declarations import read_table as declared_table
 from headgate.durability import StoreReader
 from headgate.engine import Engine
 from headgate.errors import StoreError
-from headgate.query.store_sql import query_store
+from headgate.query.sql import named_in
+from headgate.query.store_sql import RESULTS, gather_store, query_store, tables_of
 from headgate.state.table import Table
 from headgate.transactions import Transaction
 from headgate.web.refusals import Refusal
 
-
-@dataclass(frozen=True)
-class Found:
-    """The rows that a question found, and the epoch they are of."""
-
-    table: pa.Table
-    epoch: int | None
+Tables = Mapping[str, pa.Table]
+KEPT_TABLES_MAX = 16
+KEPT_BYTES_MAX = 1 << 30
 
 
 class Served(Protocol):
@@ -58,7 +55,9 @@ class Served(Protocol):
         """How many rows each table has, as far as that is known at no cost."""
         ...
 
-    def sql(self, query: str, parameters: Any, epoch: int | None) -> Found: ...
+    def gather(self, query: str, epoch: int | None) -> tuple[Tables, int]:
+        """The tables that a query can read, and the one epoch that they are of."""
+        ...
 
     def get(self, table: str, key: tuple[Any, ...]) -> Mapping[str, Any] | None: ...
 
@@ -105,9 +104,8 @@ class ServedEngine:
     def counts(self) -> Mapping[str, int]:
         return self._engine.counts()
 
-    def sql(self, query: str, parameters: Any, epoch: int | None) -> Found:
-        answer = self._engine.sql(query, parameters, epoch)
-        return Found(answer.arrow(), answer.epoch)
+    def gather(self, query: str, epoch: int | None) -> tuple[Tables, int]:
+        return self._engine.reading.gather(query, epoch)
 
     def get(self, table: str, key: tuple[Any, ...]) -> Mapping[str, Any] | None:
         return self._engine.get(table, key[0] if len(key) == 1 else key)
@@ -139,6 +137,7 @@ class ServedStore:
         self._reader = StoreReader.open(path)
         self._tables: dict[str, Table] = {}
         self._declared: Any = None
+        self._kept: OrderedDict[tuple[str, int, str], pa.Table] = OrderedDict()
 
     @property
     def tables(self) -> Mapping[str, Table]:
@@ -170,15 +169,36 @@ class ServedStore:
     def counts(self) -> Mapping[str, int]:
         return {}
 
-    def sql(self, query: str, parameters: Any, epoch: int | None) -> Found:
-        answer = query_store(self._fresh(), query, parameters, epoch)
-        return Found(answer.arrow(), answer.epoch)
+    def gather(self, query: str, epoch: int | None) -> tuple[Tables, int]:
+        """The tables in its files; what was read lately for the same epoch is not read again."""
+        store = self._fresh()
+        with store.hold():
+            found, at = gather_store(store, (), epoch)
+            for name in named_in(query, [*tables_of(store), RESULTS]):
+                found[name] = self._read(store, name, at)
+        return found, at
+
+    def _read(self, store: StoreReader, name: str, epoch: int) -> pa.Table:
+        key = name, epoch, repr(store.manifest)
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+        table = gather_store(store, (name,), epoch)[0][name]
+        with self._lock:
+            self._kept[key] = table
+            while len(self._kept) > KEPT_TABLES_MAX or self._kept_bytes() > KEPT_BYTES_MAX:
+                self._kept.popitem(last=False)
+        return table
+
+    def _kept_bytes(self) -> int:
+        return sum(table.nbytes for table in self._kept.values())
 
     def get(self, table: str, key: tuple[Any, ...]) -> Mapping[str, Any] | None:
         declared = self.tables[table]
         where = " and ".join(f'"{name}" = ?' for name in declared.key)
-        found = self.sql(f'select * from "{table}" where {where}', list(key), None).table
-        rows = found.to_pylist()
+        query = f'select * from "{table}" where {where}'
+        rows = query_store(self._fresh(), query, list(key)).dicts()
         return rows[0] if rows else None
 
     def reader(self) -> StoreReader:

@@ -48,6 +48,7 @@ def serve(served: Served, settings: Settings, say: Callable[[str], None]) -> Non
         say(f"token: {fresh}")
     version = str(import_module("headgate").__version__)
     application = Application(served, tokens, settings.limits, version)
+    application.warm()
     try:
         run(application.door(), listening)
     finally:

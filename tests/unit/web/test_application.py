@@ -99,7 +99,7 @@ def test_a_bug_is_told_to_the_log_and_not_to_the_client(
     async def ask(client: httpx.AsyncClient) -> httpx.Response:
         return await client.post("/sql", json={"query": "select 1"})
 
-    monkeypatch.setattr(ServedEngine, "sql", broken)
+    monkeypatch.setattr(ServedEngine, "gather", broken)
     with caplog.at_level(logging.ERROR, "headgate.web"):
         answer = asked(engine, ask)
     assert code(answer) == (500, "internal")
