@@ -20,6 +20,7 @@ from headgate.errors import HeadgateError, InputError
 from headgate.events import check_call, from_dicts
 from headgate.execution.isolation import make_isolation
 from headgate.guard import Guard
+from headgate.naming import find_transaction
 from headgate.once import Once
 from headgate.results import Result, as_results
 from headgate.transactions import Transaction
@@ -28,9 +29,13 @@ from headgate.transactions import Transaction
 class Call(NamedTuple):
     """One event for one transaction; with a key, it runs at most once."""
 
-    transaction: Transaction
+    transaction: Transaction | str  # or its name
     columns: Mapping[str, Any]
     key: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.transaction if isinstance(self.transaction, str) else self.transaction.name
 
 
 def event_columns(transaction: Transaction, columns: Mapping[str, Any]) -> dict[str, Any]:
@@ -49,6 +54,7 @@ class Turn(NamedTuple):
 
     place: int
     call: Call
+    transaction: Transaction
     digest: str | None
 
 
@@ -80,7 +86,15 @@ Run = Callable[[Transaction, pa.Table], tuple[pa.Table, int, np.ndarray]]
 class Calling:
     """The calls of one engine; any thread may hand some in."""
 
-    def __init__(self, run: Run, guard: Guard, lock: threading.RLock, once: Once) -> None:
+    def __init__(
+        self,
+        run: Run,
+        guard: Guard,
+        lock: threading.RLock,
+        once: Once,
+        transactions: Mapping[str, Transaction],
+    ) -> None:
+        self._transactions = transactions
         self._run = run
         self._guard = guard
         self._lock = lock
@@ -107,13 +121,15 @@ class Calling:
         groups: dict[str, list[Turn]] = {}
         for place, call in enumerate(calls):
             try:
-                check_call(call.transaction, call.columns)
-                digest = None if call.key is None else self._claim(place, call, sharing)
+                transaction = find_transaction(call.transaction, self._transactions)
+                check_call(transaction, call.columns)
+                digest = self._claim(place, call, transaction, sharing)
             except HeadgateError as error:
                 answers[place] = error
                 continue
             if place not in sharing:
-                groups.setdefault(call.transaction.name, []).append(Turn(place, call, digest))
+                turn = Turn(place, call, transaction, digest)
+                groups.setdefault(call.name, []).append(turn)
         begun = Begun(answers, sharing)
         self._run_groups(list(groups.values()), begun)
         return begun
@@ -126,8 +142,16 @@ class Calling:
             begun.answers[place] = promise.exception() or promise.result()
         return begun.answers
 
-    def _claim(self, place: int, call: Call, sharing: dict[int, Future[Result]]) -> str:
-        digest = digest_of(call.transaction, call.columns)
+    def _claim(
+        self,
+        place: int,
+        call: Call,
+        transaction: Transaction,
+        sharing: dict[int, Future[Result]],
+    ) -> str | None:
+        if call.key is None:
+            return None
+        digest = digest_of(transaction, call.columns)
         promise = self._once.claim(call.key, digest)
         if promise is not None:
             sharing[place] = promise
@@ -154,7 +178,7 @@ class Calling:
                 ran.append(Ran(turns, results, rows))
 
     def _run_batch(self, turns: Sequence[Turn]) -> tuple[pa.Table, int, np.ndarray]:
-        transaction = turns[0].call.transaction
+        transaction = turns[0].transaction
         columns = [turn.call.columns for turn in turns]
         events = from_dicts(columns, transaction.event, f"call {transaction.name!r}")
         if any(turn.digest is not None for turn in turns):

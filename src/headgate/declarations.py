@@ -12,7 +12,7 @@ from headgate.results import results_schema
 from headgate.state.constraint import check_reference
 from headgate.state.integrity import first_violation
 from headgate.state.rows import Rows
-from headgate.state.schema import ColumnType, Schema
+from headgate.state.schema import Column, ColumnType, Schema
 from headgate.state.table import Table
 from headgate.transactions import Transaction
 
@@ -75,6 +75,7 @@ def _refuse_difference(declared: Table, stored: Table) -> None:
                 f"table {declared.name!r}: the store has the constraint {constraint.name!r}, "
                 "the program does not; declare it as the store has it, or open another store"
             )
+    _refuse_bare_columns(declared, stored)
     mine, theirs = describe_table(_without_new_columns(declared, stored)), describe_table(stored)
     for part in ("columns", "key", "check"):
         if mine[part] != theirs[part]:
@@ -83,6 +84,23 @@ def _refuse_difference(declared: Table, stored: Table) -> None:
                 f"the store has {theirs[part]!r}; declare it as the store has it, "
                 "or open another store"
             )
+
+
+def _refuse_bare_columns(declared: Table, stored: Table) -> None:
+    """A new column needs a default, which the rows that are there take."""
+    bare = [c for c in declared.schema if c.name not in stored.schema and c.default is None]
+    if bare and all(column.name in declared.schema for column in stored.schema):
+        name = bare[0].name
+        raise DeclarationError(
+            f"table {declared.name!r}: the store has no column {name!r}, and its rows need a value "
+            f"for it; declare a default, as in: {bare[0].ddl} {_zero_default(bare[0])}"
+        )
+
+
+def _zero_default(column: Column) -> str:
+    zeros = {"string": "''", "boolean": "false", "date": "date '1970-01-01'"}
+    zeros["timestamp"] = "timestamp '1970-01-01 00:00:00'"
+    return f"DEFAULT {zeros.get(column.type.kind, '0')}"
 
 
 def check_parents(tables: Mapping[str, Table]) -> None:
@@ -188,29 +206,3 @@ def declared_streams(
         route = Route((transaction,))
         merged = merge_streams(merged, Plan(route, (), None, "reject", None))
     return merged
-
-
-def by_name(items: Iterable[Any], what: str, kind: type) -> dict[str, Any]:
-    """Things by their name; a name that occurs twice is refused."""
-    found: dict[str, Any] = {}
-    for item in items:
-        if not isinstance(item, kind):
-            raise DeclarationError(f"{item!r} is not a {what}")
-        name = getattr(item, "name", "")
-        if name in found:
-            raise DeclarationError(f"two {what}s are called {name!r}")
-        found[name] = item
-    return found
-
-
-def check_tables_known(
-    transactions: Mapping[str, Transaction], tables: Mapping[str, Table]
-) -> None:
-    """Every table a transaction uses must be one of the engine's."""
-    for transaction in transactions.values():
-        for table in transaction.signature.tables:
-            if tables.get(table.name) != table:
-                raise DeclarationError(
-                    f"transaction {transaction.name!r} uses the table {table.name!r}, "
-                    "which is not among the tables of this engine; add it to tables=[...]"
-                )

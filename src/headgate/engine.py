@@ -11,6 +11,7 @@ a row and that point, the engine stops: what is in memory is then in doubt, and 
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -25,11 +26,9 @@ from headgate.calling import Call, Calling, event_columns
 from headgate.calls import checked_key, keyed
 from headgate.carrying import carried_kinds, resolve_carry, with_nulls
 from headgate.declarations import (
-    by_name,
     carried_before,
     check_format,
     check_parents,
-    check_tables_known,
     declared_streams,
     describe_table,
     format_of,
@@ -52,6 +51,7 @@ from headgate.io import Clock, Disk, RealClock
 from headgate.journal import Journal
 from headgate.loading import fill, loaded_changes
 from headgate.memory import Memory, Source
+from headgate.naming import by_name, check_tables_known, find_route, find_table, find_transaction
 from headgate.once import Once
 from headgate.planning.figures import Figures
 from headgate.query.sql import Answer, Parameters
@@ -80,11 +80,14 @@ from headgate.transactions import Transaction
 if TYPE_CHECKING:
     from headgate.spark.sink import Sink
 
+# A transaction or its name, or several of them by the value of the column `route_by`.
+Routes = Transaction | str | Mapping[Any, Transaction | str]
+
 
 def open_engine(
     path: str | Path | None,
-    tables: Iterable[Table] = (),
-    transactions: Iterable[Transaction] = (),
+    tables: Table | Iterable[Table] = (),
+    transactions: Transaction | Iterable[Transaction] = (),
     *,
     durability: str = "sync",
     retain: Retention | None = None,
@@ -106,6 +109,7 @@ def open_engine(
     ...     engine.load(accounts, [{"id": 1, "balance": 10.0}])
     1
     """
+    _check_place(path, retain)
     journal = Journal.open(path, disk, clock or RealClock(), durability, retain)
     try:
         return Engine(journal, tables, transactions, recovery, changed_code, clock or RealClock())
@@ -114,14 +118,25 @@ def open_engine(
         raise
 
 
+def _check_place(path: Any, retain: Any) -> None:
+    """Refuse what cannot be the place of a store, before anything is made there."""
+    if path is not None and (not isinstance(path, str | os.PathLike) or not str(path)):
+        raise InputError(
+            "hg.open takes first the path of the store's folder, or None to keep everything in "
+            f"memory; not {'an empty text' if path == '' else type(path).__name__}"
+        )
+    if retain is not None and not isinstance(retain, Retention):
+        raise InputError(f"retain is hg.Retention(...), such as epochs=1000; not {retain!r}")
+
+
 class Engine:
     """Tables and the transactions over them; made by `hg.open`."""
 
     def __init__(
         self,
         journal: Journal,
-        tables: Iterable[Table],
-        transactions: Iterable[Transaction],
+        tables: Table | Iterable[Table],
+        transactions: Transaction | Iterable[Transaction],
         recovery: str,
         changed_code: str,
         clock: Clock,
@@ -157,9 +172,9 @@ class Engine:
         self._memory = Memory(self.tables)
         self._sources = Sources(self._memory, self._journal)
         once = Once(self._memory.calls)
-        self.calling = Calling(self._run_calls_of, self._guard, self._lock, once)
+        self.calling = Calling(self._run_calls_of, self._guard, self._lock, once, self.transactions)
         self._reading = Reading(self._memory, self._journal, self._guard, self._lock)
-        self._getters: dict[Any, Getter] = {}  # by table name
+        self._getters: dict[Any, Getter] = {}  # by name and by identity of our tables
         self._programs: dict[tuple[Any, ...], Program] = {}
         self._plans: dict[Any, Plan] = {}
         for transaction in self.transactions.values():
@@ -249,7 +264,7 @@ class Engine:
 
     def run(
         self,
-        transaction: Transaction | Mapping[Any, Transaction],
+        transaction: Routes,
         events: Any,
         *,
         order_by: str | Sequence[str] | None = None,
@@ -281,10 +296,13 @@ class Engine:
             plan = recorded(plan, record)
         table = as_table(events, plan.event, "events")
         plan = self._carrying(plan, table.schema)
-        if batch_size is None or table.num_rows <= batch_size:
+        if batch_size is None:
             return self._apply(plan, table, None)
-        if batch_size < 1:
-            raise InputError(f"batch_size is {batch_size}; it must be at least 1")
+        given: Any = batch_size
+        if not isinstance(given, int) or given < 1:
+            raise InputError(f"batch_size is a number of at least 1, not {given!r}")
+        if table.num_rows <= batch_size:
+            return self._apply(plan, table, None)
         return self._run_pipelined(plan, table, batch_size)
 
     def _run_pipelined(self, plan: Plan, table: pa.Table, batch_size: int) -> pa.Table:
@@ -302,28 +320,33 @@ class Engine:
         self._guard.wait(epoch)
         return pa.concat_tables(parts)
 
-    def call(self, transaction: Transaction, /, **columns: Any) -> Result:
+    def call(self, transaction: Transaction | str, /, **columns: Any) -> Result:
         """Run one transaction over one event given by keywords, between batches."""
+        transaction = find_transaction(transaction, self.transactions)
         columns = event_columns(transaction, columns)
         if self._journal.shares_syncs:
             return self.submit(transaction, **columns).result()
         event = call_event(transaction, columns)
         return as_results(self._apply(self._call_plan(transaction), event, None))[0]
 
-    def submit(self, transaction: Transaction, /, **columns: Any) -> Future[Result]:
+    def submit(self, transaction: Transaction | str, /, **columns: Any) -> Future[Result]:
         """As `call`, but return at once with the promise of the result.
 
         Calls handed in meanwhile, by this thread or others, share an epoch and its sync; they run
         in the order in which they were handed in.
         """
+        transaction = find_transaction(transaction, self.transactions)
+        columns = event_columns(transaction, columns)
         return self._gathering.submit(self._call_plan(transaction), columns)
 
-    def call_once(self, key: str, transaction: Transaction, /, **columns: Any) -> Result:
+    def call_once(self, key: str, transaction: Transaction | str, /, **columns: Any) -> Result:
         """As `call`, but only once for each key: sent again, it gets the recorded result.
 
         The key is logged with the call, so this holds across restarts, too, for as many keys as
         `headgate.calls.CALLS_MAX`. The same key with other columns is a ConflictError.
         """
+        transaction = find_transaction(transaction, self.transactions)
+        columns = event_columns(transaction, columns)
         answer = self.call_all([Call(transaction, columns, checked_key(key))])[0]
         if isinstance(answer, Exception):
             raise answer
@@ -350,7 +373,7 @@ class Engine:
 
     def flush(
         self,
-        transaction: Transaction | Mapping[Any, Transaction],
+        transaction: Routes,
         *,
         order_by: str | Sequence[str] | None = None,
         route_by: str | None = None,
@@ -375,7 +398,7 @@ class Engine:
 
     def sink(
         self,
-        transaction: Transaction | Mapping[Any, Transaction],
+        transaction: Routes,
         *,
         order_by: str | Sequence[str] | None = None,
         route_by: str | None = None,
@@ -412,6 +435,7 @@ class Engine:
     ) -> Plan:
         if self._is_weak:  # what is run again must find the same order: the results say so
             isolation = "PL4"
+        transaction = find_route(transaction, self.transactions)
         key = (
             transaction if isinstance(transaction, Transaction) else repr(transaction),
             order_by if isinstance(order_by, str) else repr(order_by),
@@ -558,7 +582,7 @@ class Engine:
 
     def get(self, table: Table | str, key: Any) -> dict[str, Any] | None:
         """The row with this key (a tuple when the key has several columns), or None."""
-        getter = self._getters.get(table if isinstance(table, str) else table.name)
+        getter = self._getters.get(table if isinstance(table, str) else id(table))
         return (self.getter(table) if getter is None else getter)(key)
 
     def getter(self, table: Table | str) -> Getter:
@@ -566,13 +590,14 @@ class Engine:
         name = self._table_name(table)
         if name not in self._getters:
             self._getters[name] = self._reading.getter(name)
+            self._getters[id(self.tables[name])] = self._getters[name]
         return self._getters[name]
 
     def scan(
         self,
         table: Table | str,
         where: str | Mapping[str, Any] | None = None,
-        columns: Sequence[str] | None = None,
+        columns: str | Sequence[str] | None = None,
         *,
         epoch: int | None = None,
     ) -> Answer:
@@ -581,7 +606,7 @@ class Engine:
 
     def explain(
         self,
-        transaction: Transaction | Mapping[Any, Transaction],
+        transaction: Routes,
         events: Any,
         *,
         order_by: str | Sequence[str] | None = None,
@@ -631,8 +656,4 @@ class Engine:
         return f"<engine {where} at epoch {self.epoch}: {', '.join(self.tables)}>"
 
     def _table_name(self, table: Table | str) -> str:
-        name = table if isinstance(table, str) else table.name
-        if name not in self.tables:
-            known = ", ".join(self.tables) or "none"
-            raise InputError(f"no table {name!r} in this engine; the tables are: {known}")
-        return name
+        return find_table(table, self.tables).name

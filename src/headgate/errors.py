@@ -18,6 +18,9 @@ exception: it is an outcome in the results.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class HeadgateError(Exception):
     """The base class of every error that Headgate raises."""
@@ -82,3 +85,20 @@ def describe(error: BaseException) -> str:
     if isinstance(error, KeyboardInterrupt):
         return "interrupted by Ctrl-C (KeyboardInterrupt)"
     return f"{type(error).__name__}: {error}".removesuffix(": ")
+
+
+def not_among(name: object, known: Iterable[object], what: str) -> str:
+    """The end of a message about an unknown name: those there are, and the one that is meant.
+
+    >>> not_among("blance", ["id", "balance"], "columns")
+    "the columns are: id, balance; did you mean 'balance'?"
+    """
+    names = [str(one) for one in known]
+    return f"the {what} are: {', '.join(names) or 'none'}{did_you_mean(name, names)}"
+
+
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """What to add to a message when a known name is close to the one that was given."""
+    names = {one.lower(): one for one in known}
+    close = difflib.get_close_matches(str(name).lower(), list(names), 1)
+    return f"; did you mean {names[close[0]]!r}?" if close and names[close[0]] != name else ""

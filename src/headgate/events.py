@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headgate.errors import InputError
+from headgate.errors import InputError, not_among
 from headgate.state.schema import Column, Schema, logical_value
 from headgate.state.table import Table
 from headgate.transactions import Transaction
@@ -83,18 +83,16 @@ def require_columns(table: pa.Table, names: Iterable[str], where: str) -> None:
     found = table.column_names
     missing = [name for name in names if name not in found]
     if missing:
-        raise InputError(
-            f"{where}: no column {', '.join(map(repr, missing))}; "
-            f"the columns are: {', '.join(found)}"
-        )
+        among = not_among(missing[0], found, "columns")
+        raise InputError(f"{where}: no column {', '.join(map(repr, missing))}; {among}")
 
 
 def complete_rows(given: pa.Table, table: Table, where: str) -> pa.Table:
     """The table's columns of what was handed in; a missing one takes its default."""
     for name in given.column_names:
         if name not in table.schema:
-            known = ", ".join(table.schema.names)
-            raise InputError(f"{where}: no column {name!r} in the table; its columns are: {known}")
+            among = not_among(name, table.schema.names, "columns")
+            raise InputError(f"{where}: no column {name!r} in the table; {among}")
     columns = []
     for column in table.schema:
         if column.name in given.column_names:
@@ -128,7 +126,8 @@ def check_call(transaction: Transaction, columns: Mapping[str, Any]) -> None:
         return
     unknown = [name for name in columns if name not in event]
     if unknown:
-        known = ", ".join(event.names)
-        raise InputError(f"{where}: no column {unknown[0]!r}, only {known}")
+        among = not_among(unknown[0], event.names, "columns")
+        raise InputError(f"{where}: no column {unknown[0]!r}; {among}")
     missing = [name for name in event.names if name not in columns]
-    raise InputError(f"{where}: the column {missing[0]!r} is missing")
+    known = ", ".join(event.names)
+    raise InputError(f"{where}: the column {missing[0]!r} is missing; an event has: {known}")

@@ -17,18 +17,19 @@ import pyarrow.compute as pc
 
 from headgate.carrying import Carried, carried_array, parse_carry
 from headgate.durability import Inlet as InletState
-from headgate.errors import DeclarationError, InputError
+from headgate.errors import DeclarationError, InputError, not_among
 from headgate.events import require_columns
 from headgate.execution.isolation import PROTOCOLS, Recording
 from headgate.execution.program import Execution, Program
 from headgate.execution.run import LATE, REJECTED, Work
 from headgate.execution.scheme import SERIAL, Scheme
 from headgate.execution.signature import Signature
+from headgate.naming import find_route
 from headgate.planning.order import is_sorted_throughout, parse_duration, sort_key, sort_rows
 from headgate.planning.routing import Routing
 from headgate.query.stored import UNROUTED
 from headgate.state.columns import NULL_FAULT, StoredColumn, conform, one_array, to_stored
-from headgate.state.schema import Column, ColumnType, Schema
+from headgate.state.schema import Column, ColumnType, Schema, split_list
 from headgate.state.table import Access
 from headgate.transactions import RESULT_COLUMNS, Transaction
 
@@ -162,8 +163,10 @@ def make_plan(
             f"a transaction is called {UNROUTED!r}, as is the stream of events that no route "
             "takes; rename it"
         )
-    names = [order_by] if isinstance(order_by, str) else list(order_by or ())
-    columns = tuple(_order_column(column, route) for column in names)
+    columns = tuple(_order_column(column, route) for column in _order_names(order_by))
+    given: Any = name
+    if given is not None and not isinstance(given, str):
+        raise InputError(f"name is a text that tells streams apart, not {given!r}")
     if late not in ("reject", "append"):
         raise InputError(f"late is 'reject' or 'append', not {late!r}")
     delay = None
@@ -198,33 +201,25 @@ def make_plan(
     return plan
 
 
-def _make_route(transactions: Any, known: Mapping[str, Transaction], route_by: str | None) -> Route:
-    if isinstance(transactions, Transaction):
+def _make_route(transactions: Any, known: Mapping[str, Transaction], route_by: Any) -> Route:
+    found = find_route(transactions, known)
+    if isinstance(found, Transaction):
         if route_by is not None:
             raise InputError("route_by goes with a dict of transactions: {value: transaction}")
-        found: tuple[Any, ...] = (transactions,)
-        route = Route(found)
-    elif isinstance(transactions, Mapping) and transactions:
-        if route_by is None:
-            raise InputError("a dict of transactions needs route_by, the column with its keys")
-        distinct = dict.fromkeys(transactions.values())
-        route = Route(tuple(distinct), tuple(transactions), route_by)
-        values = tuple(transactions.items())
-        route = Route(tuple(distinct), values, route_by)
-    else:
-        raise InputError("hand in a transaction, or a dict {value: transaction} with route_by")
-    for transaction in route.transactions:
-        if not isinstance(transaction, Transaction):
-            raise InputError(
-                f"{transaction!r} is not a transaction; declare it with @hg.transaction"
-            )
-        if known.get(transaction.name) is not transaction:
-            names = ", ".join(known) or "none"
-            raise InputError(
-                f"transaction {transaction.name!r} was not opened with this engine; "
-                f"the engine's transactions are: {names}"
-            )
-    return route
+        return Route((found,))
+    if not found:
+        raise InputError("the dict of transactions is empty; hand in {value: transaction}")
+    if not isinstance(route_by, str):
+        told = "" if route_by is None else f", not {route_by!r}"
+        raise InputError(f"a dict of transactions needs route_by, the column with its keys{told}")
+    return Route(tuple(dict.fromkeys(found.values())), tuple(found.items()), route_by)
+
+
+def _order_names(order_by: Any) -> list[str]:
+    names = split_list(order_by) if isinstance(order_by, str) else order_by or ()
+    if not isinstance(names, list | tuple) or not all(isinstance(one, str) for one in names):
+        raise InputError(f"order_by is an event column or a list of them, not {order_by!r}")
+    return [name.strip().strip("`") for name in names]
 
 
 def _order_column(name: str, route: Route) -> Column:
@@ -234,8 +229,10 @@ def _order_column(name: str, route: Route) -> Column:
             if column.type.element is not None:
                 raise InputError(f"order_by: column {name!r} is an array")
             return column
-    known = ", ".join(dict.fromkeys(n for t in route.transactions for n in t.event.names))
-    raise InputError(f"order_by: no event column {name!r}; the columns are: {known}")
+    known = dict.fromkeys(n for t in route.transactions for n in t.event.names)
+    if name.partition(" ")[0] in known:
+        raise InputError(f"order_by: {name!r} is no column; name columns only, they order upwards")
+    raise InputError(f"order_by: no event column {name!r}; {not_among(name, known, 'columns')}")
 
 
 @dataclass

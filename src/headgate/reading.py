@@ -13,7 +13,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import pyarrow as pa
 
 from headgate.durability import StoreReader
-from headgate.errors import InputError
+from headgate.errors import InputError, not_among
 from headgate.guard import Guard
 from headgate.journal import Journal
 from headgate.memory import Memory
@@ -22,6 +22,7 @@ from headgate.query.sql import (
     Answer,
     Connections,
     Parameters,
+    check_query,
     named_in,
     run_sql,
     select_rows,
@@ -74,6 +75,7 @@ class Reading:
 
     def sql(self, query: str, parameters: Parameters, epoch: int | None) -> Answer:
         """Run a query over the tables it names, all of one epoch."""
+        check_query(query, parameters)
         tables, seen = self.gather(query, epoch)
         return run_sql(query, tables, parameters, connections=self._connections, epoch=seen)
 
@@ -82,6 +84,7 @@ class Reading:
 
         What it gives can be queried anywhere, also in another process.
         """
+        _check_epoch(epoch)
         tables, seen = self._tables(named_in(query, self._replica.copies), epoch)
         for name, copy in self._replica.copies.items():  # for lists of tables and hints of errors
             tables.setdefault(name, copy.table.schema.arrow.empty_table())
@@ -91,7 +94,7 @@ class Reading:
         self,
         table: str,
         where: str | Mapping[str, Any] | None,
-        columns: Sequence[str] | None,
+        columns: str | Sequence[str] | None,
         epoch: int | None,
     ) -> Answer:
         """The rows of one table that meet a condition."""
@@ -135,6 +138,11 @@ class Reading:
     def _declared(self, name: str) -> Table:
         found = self._replica.copies.get(name)
         if found is None:
-            known = ", ".join(self._replica.copies) or "none"
-            raise InputError(f"no table {name!r} in this engine; the tables are: {known}")
+            among = not_among(name, self._replica.copies, "tables")
+            raise InputError(f"no table {name!r} in this engine; {among}")
         return found.table
+
+
+def _check_epoch(epoch: Any) -> None:
+    if epoch is not None and (isinstance(epoch, bool) or not hasattr(epoch, "__index__")):
+        raise InputError(f"epoch is the number of a commit, or None for the newest; not {epoch!r}")

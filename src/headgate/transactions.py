@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import keyword
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -86,9 +87,21 @@ def transaction(
     'book'
     """
 
+    given: Any = event
+    if callable(given):
+        raise DeclarationError(
+            f"transaction {getattr(given, '__name__', '?')!r}: @hg.transaction needs the columns "
+            'of the event: write @hg.transaction(event="ts timestamp, amount double")'
+        )
+    label: Any = name
+    if label is not None and (not isinstance(label, str) or not label):
+        raise DeclarationError(f"a transaction's name is a text, not {label!r}")
+
     def declare(function: Callable[..., Any]) -> Transaction:
         if not hasattr(function, "__code__"):
-            raise DeclarationError("@hg.transaction goes on a plain Python function")
+            raise DeclarationError(
+                f"@hg.transaction(event=...) goes on a plain Python function, not on {function!r}"
+            )
         label = name or function.__name__
         where = f"transaction {label!r}"
         schema = Schema.parse(event, f"{where}: event")
@@ -128,9 +141,11 @@ def _parameters(function: Any, event: Schema, where: str) -> tuple[Parameter, ..
             outputs += 1
             _check_output(role, event, where)
         else:
+            is_table = hasattr(role, "key_columns")
+            made = f", as in {role.name}.at(...)" if is_table else ""
             raise DeclarationError(
                 f"{where}: parameter {parameter.name!r} needs a default that says what it stands "
-                'for: table.at("column"), table.each("column") or hg.output("column type")'
+                'for: table.at("column"), table.each("column") or hg.output("column type")' + made
             )
         found.append(Parameter(parameter.name, role))
     if outputs > 1:
@@ -140,7 +155,7 @@ def _parameters(function: Any, event: Schema, where: str) -> tuple[Parameter, ..
 
 def _check_output(role: Output, event: Schema, where: str) -> None:
     for column in role.schema:
-        if not column.name.isidentifier():
+        if not column.name.isidentifier() or keyword.iskeyword(column.name):
             raise DeclarationError(f"{where}: output column {column.name!r} is not a plain word")
         if column.name in event and column.type != event[column.name].type:
             raise DeclarationError(

@@ -46,6 +46,7 @@ LAYERS = (
     "inlet",
     "carrying",
     "events",
+    "naming",
     "transactions",
     "execution",
     "scheduling",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import dataclass
+from typing import Any
 
 from headgate.durability import format as layout
 from headgate.durability.floor import leased_epochs, read_floor, write_floor
@@ -34,6 +35,10 @@ class Retention:
     age_us: int | None = None
 
     def __post_init__(self) -> None:
+        counts: dict[str, Any] = {"snapshots": self.snapshots, "epochs": self.epochs}
+        for name, value in {**counts, "age_us": self.age_us}.items():
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+                raise InputError(f"retention with {name}={value!r}: it is a whole number")
         if self.snapshots < 1:
             raise InputError(f"retention of {self.snapshots} snapshots: at least 1 is needed")
         for name, value in (("epochs", self.epochs), ("age_us", self.age_us)):

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headgate.errors import InputError
+from headgate.errors import InputError, did_you_mean, not_among
 from headgate.execution.isolation_source import (
     OPERATION_WORDS,
     ROW_WORDS,
@@ -55,24 +55,26 @@ def make_isolation(text: str) -> str:
     >>> make_isolation("serializable")
     'PL3'
     """
-    level = ALIASES.get(text, text)
+    level = ALIASES.get(str(text), str(text))
     if level not in LEVELS:
         names = ", ".join(f"{level} ({alias})" for alias, level in ALIASES.items())
-        raise InputError(f"isolation {text!r} is unknown; the levels are: {names}")
+        hint = did_you_mean(text, [*LEVELS, *ALIASES])
+        raise InputError(f"isolation {text!r} is unknown; the levels are: {names}{hint}")
     return level
 
 
 def make_protocol(scheme: str, threads: int | None) -> Scheme:
     """Check the words of `run` and `sink`, those of the protocols included."""
+    given: Any = threads
+    if given is not None and (not isinstance(given, int) or given < 1):
+        raise InputError(f"threads is a number of at least 1, or None for all cores; not {given!r}")
     if scheme not in PROTOCOLS:
         if str(scheme).split("-")[0] not in SCHEME_NAMES:
-            names = {**SCHEME_NAMES, **PROTOCOLS}
-            known = "; ".join(f"{name}: {what}" for name, what in names.items())
-            raise InputError(f"scheme {scheme!r} is unknown; the schemes are: {known}")
+            names = [*SCHEME_NAMES, *PROTOCOLS]
+            among = not_among(scheme, names, "schemes")
+            raise InputError(f"scheme {scheme!r} is unknown; {among}")
         return make_scheme(scheme, threads)
     count = threads if threads is not None else len(os.sched_getaffinity(0))
-    if count < 1:
-        raise InputError(f"threads is {threads}; it must be at least 1")
     return Scheme(scheme, count)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headgate.errors import DeclarationError
+from headgate.errors import InputError
 from headgate.state.schema import ColumnType
 
 DIGIT_BITS = 11
@@ -47,7 +47,7 @@ def parse_duration(text: str, where: str) -> int:
         total += round(float(amount) * size)
     if not parts or rest:
         units = ", ".join(f"{unit}s" for unit in _UNITS_US)
-        raise DeclarationError(
+        raise InputError(
             f"{where}: {text!r} is not a duration; write it as '10 seconds' (units: {units})"
         )
     return total

@@ -84,9 +84,10 @@ def slot_of(rows: Rows, key: Any) -> int:
     names = rows.table.key
     parts = key if isinstance(key, tuple) else (key,)
     if len(parts) != len(names):
-        what = ", ".join(names)
+        wanted = f"a tuple of {len(names)}" if len(names) > 1 else "one value"
         raise InputError(
-            f"table {rows.table.name!r}: its key is ({what}); {key!r} has {len(parts)} parts"
+            f"table {rows.table.name!r}: its key is ({', '.join(names)}), so hand in {wanted}; "
+            f"not {key!r}"
         )
     words = [_key_word(rows, name, part) for name, part in zip(names, parts, strict=True)]
     if len(words) == 1:
@@ -100,13 +101,13 @@ def _key_word(rows: Rows, name: str, part: Any) -> int:
     if kind.kind == "bigint" and type(part) is int and -(1 << 63) <= part < 1 << 63:
         return part
     where = f"table {rows.table.name!r}: key column {name!r}"
+    refusal = f"{where}: {part!r} cannot be a key of type {kind}"
     try:
-        array = pa.array([part])
-    except (pa.ArrowException, OverflowError) as error:
-        raise InputError(f"{where}: {part!r} cannot be a key: {error}") from None
-    stored = to_stored(array, kind, rows.pool, where)
+        stored = to_stored(pa.array([part]), kind, rows.pool, where)
+    except (pa.ArrowException, OverflowError, InputError):
+        raise InputError(refusal) from None
     if stored.faults is not None:
-        raise InputError(f"{where}: {part!r} cannot be a key of type {kind}")
+        raise InputError(refusal)
     return int(stored.values[0])
 
 
@@ -151,7 +152,10 @@ def get(key):
         give_way()
     mark = copy.mark
     if mark is not None:
-        place = places.get(key)
+        try:
+            place = places.get(key)
+        except TypeError:  # no key at all: the long way says so
+            place = None
         if place is not None:
             head, {targets} = unpack(copy.view, place)
             try:

@@ -15,8 +15,9 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from headgate.errors import InputError, LimitError
+from headgate.errors import InputError, LimitError, not_among
 from headgate.query.limits import Limit, current_limit
+from headgate.state.schema import split_list
 from headgate.state.table import Table
 
 Parameters = Sequence[Any] | Mapping[str, Any] | None
@@ -108,6 +109,7 @@ def run_sql(
     epoch: int | None = None,
 ) -> Answer:
     """Run one read-only query over these tables, which are of the given epoch."""
+    check_query(query, parameters)
     limit = current_limit() or Limit()
     try:
         with (connections or Connections()).one(limit) as connection, limit.watching(connection):
@@ -127,6 +129,18 @@ def run_sql(
         raise InputError(f"the query cannot run: {_hint(str(error), tables)}") from None
 
 
+def check_query(query: Any, parameters: Any) -> None:
+    """Refuse what is no query, and parameters that are no list and no dict."""
+    if not isinstance(query, str) or not query.strip():
+        told = "empty" if isinstance(query, str) else type(query).__name__
+        raise InputError(f"a query is a text such as 'select * from accounts'; this is {told}")
+    is_list = isinstance(parameters, Sequence) and not isinstance(parameters, str | bytes)
+    if parameters is not None and not is_list and not isinstance(parameters, Mapping):
+        raise InputError(
+            f"parameters is a list for each ?, or a dict for each $name; not {parameters!r}"
+        )
+
+
 def named_in(query: str, tables: Iterable[str]) -> list[str]:
     """The tables whose names stand in the text of a query; it can read no other of them."""
     text = query.lower()
@@ -135,21 +149,33 @@ def named_in(query: str, tables: Iterable[str]) -> list[str]:
 
 
 def select_rows(
-    table: Table, where: str | Mapping[str, Any] | None, columns: Sequence[str] | None
+    table: Table, where: str | Mapping[str, Any] | None, columns: str | Sequence[str] | None
 ) -> tuple[str, list[Any]]:
     """The query for the rows of a table that meet a condition, and its parameters."""
+    if where is not None and not isinstance(where, str | Mapping):
+        kind = type(where).__name__
+        raise InputError(f"where is a SQL condition or a dict {{column: value}}, not a {kind}")
     equal = where if isinstance(where, Mapping) else {}
-    for name in [*(columns or ()), *equal]:
+    chosen = _chosen(columns, table)
+    for name in [*chosen, *equal]:
         if name not in table.schema:
-            known = ", ".join(table.schema.names)
-            raise InputError(f"table {table.name!r}: no column {name!r}, only {known}")
-    chosen = table.schema.names if columns is None else columns
+            among = not_among(name, table.schema.names, "columns")
+            raise InputError(f"table {table.name!r}: no column {name!r}; {among}")
     query = f"select {', '.join(map(_quoted, chosen))} from {_quoted(table.name)}"
     if isinstance(where, str):
         query += f" where (\n{where}\n)"
     elif equal:
         query += " where " + " and ".join(f"{_quoted(name)} = ?" for name in equal)
     return query, list(equal.values())
+
+
+def _chosen(columns: Any, table: Table) -> list[Any]:
+    if columns is None:
+        return list(table.schema.names)
+    names = split_list(columns) if isinstance(columns, str) else columns
+    if not isinstance(names, list | tuple) or not names:
+        raise InputError(f"columns is a column or a list of them, not {columns!r}")
+    return [name.strip() if isinstance(name, str) else name for name in names]
 
 
 def _quoted(name: str) -> str:

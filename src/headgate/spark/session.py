@@ -11,6 +11,8 @@ import sys
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING
 
+from headgate.errors import InputError
+
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -38,6 +40,8 @@ def register(spark: SparkSession) -> None:
     """
     from headgate.spark.source import HeadgateSource
 
+    if not hasattr(spark, "dataSource"):
+        raise InputError(f"hg.register takes a SparkSession, not a {type(spark).__name__}")
     _mend_running_context(spark.sparkContext)
     spark.dataSource.register(HeadgateSource)
 

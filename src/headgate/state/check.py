@@ -9,10 +9,11 @@ from __future__ import annotations
 import keyword
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NamedTuple, NoReturn
 
-from headgate.errors import DeclarationError
+from headgate.errors import DeclarationError, not_among
 from headgate.state.schema import ColumnType, Schema, default_value
 
 _TOKEN = re.compile(
@@ -29,7 +30,22 @@ _COMPARE = {
     "=": "==", "==": "==", "<>": "!=", "!=": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">=",
 }  # fmt: skip
 _FUNCTIONS = {"abs": "abs", "least": "min", "greatest": "max"}
+_KINDS = {"string": "text", "boolean": "boolean", "date": "moment", "timestamp": "moment"}
+_ONLY_EQUAL = "texts are compared with =, <> and IN only"
+_HINTS = {
+    "&&": "write AND",
+    "||": "write OR",
+    '"': "write a text in single quotes, a column without quotes",
+    "%": "there is no remainder in a check; compute it in the transaction",
+}
 _KEYWORDS = {"and", "or", "not", "between", "in", "is", "null", "true", "false"}
+
+
+class _Term(NamedTuple):
+    """A part of the expression as Python source, and what its values are."""
+
+    source: str
+    kind: str  # number, text, boolean, moment
 
 
 @dataclass(frozen=True)
@@ -52,6 +68,10 @@ def parse_check(text: str, schema: Schema, where: str) -> Check:
     >>> parse_check("balance >= 0 and id <> 7", Schema.parse("id int, balance int"), "t").python
     '((row.balance >= 0) and (row.id != 7))'
     """
+    given: Any = text
+    if not isinstance(given, str):
+        kind = type(given).__name__
+        raise DeclarationError(f"{where}: it is a text such as 'balance >= 0', not {kind}")
     return Check(text, _Parser(text, schema, where).whole())
 
 
@@ -74,7 +94,9 @@ class _Parser:
         while self.text[place:].strip():
             match = _TOKEN.match(self.text, place)
             if match is None:
-                self._fail(place, "cannot read this")
+                rest = self.text[place:].lstrip()
+                hint = next((told for sign, told in _HINTS.items() if rest.startswith(sign)), None)
+                self._fail(place, "cannot read this" + (f" ({hint})" if hint else ""))
             kind = str(match.lastgroup)
             value = match[kind]
             if kind == "word" and value.lower() in _KEYWORDS:
@@ -99,44 +121,67 @@ class _Parser:
         return self.tokens[self.place - 1][1]
 
     def whole(self) -> str:
-        source = self._either()
-        if self.tokens[self.place][0] != "end":
-            self._fail(self.tokens[self.place][2], "the expression should end here")
-        return source
+        term = self._either()
+        kind, value, place = self.tokens[self.place]
+        if kind != "end":
+            known = value.lower() in ("like", "ilike", "rlike", "similar")
+            told = f"{_ONLY_EQUAL}, so {value.upper()} is not there" if known else ""
+            self._fail(place, told or "the expression should end here")
+        return self._condition(term, 0).source
 
-    def _either(self) -> str:
-        source = self._both()
-        while self._peek("or"):
-            self._take("or")
-            source = f"({source} or {self._both()})"
-        return source
+    def _condition(self, term: _Term, place: int) -> _Term:
+        if term.kind != "boolean":
+            self._fail(place, f"this is a {term.kind}, and a condition is needed, as in n > 0")
+        return term
 
-    def _both(self) -> str:
-        source = self._negated()
-        while self._peek("and"):
-            self._take("and")
-            source = f"({source} and {self._negated()})"
-        return source
+    def _either(self) -> _Term:
+        return self._joined("or", self._both)
 
-    def _negated(self) -> str:
+    def _both(self) -> _Term:
+        return self._joined("and", self._negated)
+
+    def _joined(self, word: str, inner: Callable[[], _Term]) -> _Term:
+        place = self.tokens[self.place][2]
+        term = inner()
+        while self._peek(word):
+            self._take(word)
+            left, beside = self._condition(term, place), self.tokens[self.place][2]
+            right = self._condition(inner(), beside)
+            term = _Term(f"({left.source} {word} {right.source})", "boolean")
+        return term
+
+    def _negated(self) -> _Term:
         if self._peek("not"):
             self._take("not")
-            return f"(not {self._negated()})"
+            place = self.tokens[self.place][2]
+            return _Term(f"(not {self._condition(self._negated(), place).source})", "boolean")
         return self._comparison()
 
-    def _comparison(self) -> str:
+    def _comparison(self) -> _Term:
         left = self._sum()
         if self._peek(*_COMPARE):
-            return f"({left} {_COMPARE[self._take(*_COMPARE)]} {self._sum()})"
+            place = self.tokens[self.place][2]
+            sign = _COMPARE[self._take(*_COMPARE)]
+            return self._compared(left, sign, self._sum(), place)
         if self._peek("is"):
-            return self._null_test()
+            return _Term(self._null_test(), "boolean")
         negated = self._peek("not")
         if negated:
             self._take("not")
         if negated or self._peek("between", "in"):
             source = self._range(left) if self._peek("between") else self._membership(left)
-            return f"(not {source})" if negated else source
+            return _Term(f"(not {source})" if negated else source, "boolean")
         return left
+
+    def _compared(self, left: _Term, sign: str, right: _Term, place: int) -> _Term:
+        kinds = {left.kind, right.kind}
+        if kinds == {"text", "moment"}:
+            self._fail(place, "a time is no text: write DATE '2024-01-31' or TIMESTAMP '...'")
+        if "text" in kinds and len(kinds) > 1:
+            self._fail(place, f"a {left.kind} cannot be compared with a {right.kind}")
+        if "text" in kinds and sign not in ("==", "!="):
+            self._fail(place, _ONLY_EQUAL)
+        return _Term(f"({left.source} {sign} {right.source})", "boolean")
 
     def _null_test(self) -> str:
         self._take("is")
@@ -147,54 +192,68 @@ class _Parser:
         self._take("null")
         return "False"
 
-    def _range(self, left: str) -> str:
+    def _range(self, left: _Term) -> str:
+        place = self.tokens[self.place][2]
         self._take("between")
-        low = self._sum()
+        low = self._compared(left, ">=", self._sum(), place)
         self._take("and")
-        return f"(({left} >= {low}) and ({left} <= {self._sum()}))"
+        high = self._compared(left, "<=", self._sum(), place)
+        return f"({low.source} and {high.source})"
 
-    def _membership(self, left: str) -> str:
+    def _membership(self, left: _Term) -> str:
+        place = self.tokens[self.place][2]
         self._take("in")
         self._take("(")
-        choices = [f"({left} == {self._sum()})"]
+        choices = [self._compared(left, "==", self._sum(), place).source]
         while self._peek(","):
             self._take(",")
-            choices.append(f"({left} == {self._sum()})")
+            choices.append(self._compared(left, "==", self._sum(), place).source)
         self._take(")")
         return f"({' or '.join(choices)})"
 
-    def _sum(self) -> str:
-        source = self._product()
-        while self._peek("+", "-"):
-            source = f"({source} {self._take('+', '-')} {self._product()})"
-        return source
+    def _sum(self) -> _Term:
+        return self._computed("+-", self._product)
 
-    def _product(self) -> str:
-        source = self._signed()
-        while self._peek("*", "/"):
-            source = f"({source} {self._take('*', '/')} {self._signed()})"
-        return source
+    def _product(self) -> _Term:
+        return self._computed("*/", self._signed)
 
-    def _signed(self) -> str:
+    def _computed(self, signs: str, inner: Callable[[], _Term]) -> _Term:
+        term = inner()
+        while self._peek(*signs):
+            place = self.tokens[self.place][2]
+            sign = self._take(*signs)
+            right = inner()
+            self._refuse_text(term, place)
+            self._refuse_text(right, place)
+            term = _Term(f"({term.source} {sign} {right.source})", "number")
+        return term
+
+    def _refuse_text(self, term: _Term, place: int) -> None:
+        if term.kind == "text":
+            self._fail(place, f"{_ONLY_EQUAL}, they cannot be computed with")
+
+    def _signed(self) -> _Term:
         if self._peek("-"):
             self._take("-")
-            return f"(-{self._signed()})"
+            place, term = self.tokens[self.place][2], self._signed()
+            self._refuse_text(term, place)
+            return _Term(f"(-{term.source})", "number")
         return self._atom()
 
-    def _atom(self) -> str:
+    def _atom(self) -> _Term:
         if self._peek("("):
             self._take("(")
-            source = self._either()
+            term = self._either()
             self._take(")")
-            return source
+            return term
         if self._peek("true", "false"):
-            return str(self._take("true", "false") == "true")
+            return _Term(str(self._take("true", "false") == "true"), "boolean")
         kind, value, place = self.tokens[self.place]
         self.place += 1
         if kind == "number":
-            return self._number(value, place)
+            return _Term(self._number(value, place), "number")
         if kind == "text":
-            return repr(value[1:-1].replace("''", "'"))
+            return _Term(repr(value[1:-1].replace("''", "'")), "text")
         if kind == "name":
             return self._name(value, place)
         self._fail(place, "expected a column, a literal or a bracket")
@@ -206,22 +265,29 @@ class _Parser:
             self._fail(place, "this number is too large")
         return f"decimal({value!r})" if self.exact else repr(float(value))
 
-    def _name(self, value: str, place: int) -> str:
+    def _name(self, value: str, place: int) -> _Term:
         lowered = value.lower()
         following = self.tokens[self.place]
         if lowered in ("date", "timestamp") and following[0] == "text":
             self.place += 1
             literal = following[1][1:-1]
-            return str(default_value(ColumnType(lowered), literal, self.where))
-        if lowered in _FUNCTIONS and self._peek("("):
+            return _Term(str(default_value(ColumnType(lowered), literal, self.where)), "moment")
+        if self._peek("("):
             return self._call(lowered, place)
         if value not in self.schema:
-            known = ", ".join(self.schema.names)
-            self._fail(place, f"no column {value!r} (the columns are: {known})")
+            among = not_among(value, self.schema.names, "columns")
+            self._fail(place, f"no column {value!r} ({among})")
         is_plain = value.isidentifier() and not keyword.iskeyword(value)
-        return f"row.{value}" if is_plain else f"getattr(row, {value!r})"
+        source = f"row.{value}" if is_plain else f"getattr(row, {value!r})"
+        return _Term(source, _KINDS.get(self.schema[value].type.kind, "number"))
 
-    def _call(self, name: str, place: int) -> str:
+    def _call(self, name: str, place: int) -> _Term:
+        if name not in _FUNCTIONS:
+            self._fail(
+                place,
+                f"no function {name!r} in a check; the functions are: {', '.join(_FUNCTIONS)}; "
+                f"{_ONLY_EQUAL}; test the rest in the transaction and return hg.abort(...)",
+            )
         self._take("(")
         arguments = [self._sum()]
         while self._peek(","):
@@ -230,4 +296,8 @@ class _Parser:
         self._take(")")
         if (len(arguments) == 1) != (name == "abs"):
             self._fail(place, f"{name} takes {'one value' if name == 'abs' else 'several values'}")
-        return f"{_FUNCTIONS[name]}({', '.join(arguments)})"
+        for argument in arguments:
+            self._refuse_text(argument, place)
+        sources = ", ".join(one.source for one in arguments)
+        kinds = {one.kind for one in arguments}
+        return _Term(f"{_FUNCTIONS[name]}({sources})", kinds.pop() if len(kinds) == 1 else "number")

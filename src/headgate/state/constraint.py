@@ -78,7 +78,9 @@ def parse_references(name: str, given: Any, schema: Schema, where: str) -> tuple
             check_reference(columns, schema, parent.name, parent.key_columns, where)
             found.append(Reference(name, columns, parent.name))
         else:
-            raise DeclarationError(f"{where}: references: {parent!r} is not a table")
+            raise DeclarationError(
+                f"{where}: references: {parent!r} is not a table; hand in the table, or its name"
+            )
     return tuple(found)
 
 

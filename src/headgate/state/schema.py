@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headgate.errors import DeclarationError, InputError
+from headgate.errors import DeclarationError, InputError, did_you_mean, not_among
 
 # The Spark names and their common aliases, each with the one kind Headgate stores.
 KINDS = {
@@ -33,6 +33,17 @@ KINDS = {
     "timestamp": "timestamp",
     "timestamp_ltz": "timestamp",
     "date": "date",
+}
+# What other systems call them: a hint for who writes one of these.
+_ELSEWHERE = {
+    **dict.fromkeys(("str", "text", "varchar", "char", "object", "utf8", "uuid"), "string"),
+    **dict.fromkeys(("int64", "int8", "uint32", "uint64", "serial", "bigserial"), "bigint"),
+    **dict.fromkeys(("int32", "int16", "smallint", "short", "tinyint", "byte"), "int"),
+    **dict.fromkeys(("float64", "number"), "double"),
+    **dict.fromkeys(("datetime", "datetime64", "timestamptz", "timestamp_ntz"), "timestamp"),
+    **dict.fromkeys(("money",), "decimal(18,2)"),
+    **dict.fromkeys(("float32",), "float"),
+    **dict.fromkeys(("list",), "array<type>"),
 }
 DECIMAL_NAMES = ("decimal", "dec", "numeric")
 DECIMAL_DIGITS_MAX = 18  # what an int64 holds exactly
@@ -121,10 +132,15 @@ class Schema:
     def parse(cls, ddl: str, where: str = "schema", structs: bool = False) -> Schema:
         """Read a DDL string; columns that are structs only where they are asked for."""
         if not isinstance(ddl, str):
-            raise DeclarationError(f"{where}: a schema is a DDL string, not {type(ddl).__name__}")
+            kind = type(ddl).__name__
+            raise DeclarationError(
+                f"{where}: a schema is a DDL string such as 'id bigint, balance double', not {kind}"
+            )
         columns = tuple(_parse_column(text, where) for text in split_list(ddl) if text.strip())
         if not columns:
-            raise DeclarationError(f"{where}: the schema {ddl!r} has no columns")
+            raise DeclarationError(
+                f"{where}: the schema {ddl!r} has no columns; write 'name type, ...'"
+            )
         names = [column.name for column in columns]
         for name in names:
             if names.count(name) > 1:
@@ -137,6 +153,9 @@ class Schema:
                     f"{where}: column {column.name!r}: structs are not supported"
                 )
         return cls(columns)
+
+    def __repr__(self) -> str:
+        return f"Schema({self.ddl!r})"  # all that it says: kernels are known by it
 
     def __iter__(self) -> Iterator[Column]:
         return iter(self.columns)
@@ -165,8 +184,8 @@ class Schema:
     def require(self, name: str, where: str) -> Column:
         """The column of that name, or a DeclarationError that lists the names there are."""
         if name not in self:
-            known = ", ".join(self.names)
-            raise DeclarationError(f"{where}: no column {name!r}; the columns are: {known}")
+            among = not_among(name, self.names, "columns")
+            raise DeclarationError(f"{where}: no column {name!r}; {among}")
         return self[name]
 
 
@@ -190,7 +209,7 @@ def split_list(text: str) -> list[str]:
 
 _COLUMN = re.compile(
     r"""\s*(?:`(?P<quoted>[^`]+)`|(?P<name>\w+))(?:\s*:\s*|\s+)
-    (?P<type>[a-zA-Z_]+\s*(?:\([^)]*\))?(?:<.*?>+)?)
+    (?P<type>[a-zA-Z_]\w*\s*(?:\([^)]*\))?(?:<.*?>+)?)
     (?P<rest>.*)$""",
     re.VERBOSE | re.DOTALL,
 )
@@ -202,6 +221,17 @@ _OPTION = re.compile(
 )
 
 
+_OPTION_HINTS = (
+    (r"primary\b|key\b", "; the key is named beside the schema: key='id'"),
+    (r"unique\b", "; write unique=['column'] beside the schema"),
+    (r"check\b", "; write check='...' beside the schema"),
+    (r"references\b", "; write references={'column': table} beside the schema"),
+    (r"null\b", "; columns are never null"),
+    (r"=", "; write DEFAULT in place of ="),
+    (r";", "; columns are separated by commas"),
+)
+
+
 def _parse_column(text: str, where: str) -> Column:
     match = _COLUMN.match(text)
     if match is None:
@@ -209,9 +239,22 @@ def _parse_column(text: str, where: str) -> Column:
             f"{where}: cannot read the column {text.strip()!r}; write it as 'name type'"
         )
     name = match["quoted"] or match["name"]
+    if name.lower() in KINDS and match["type"].lower() not in KINDS and not match["quoted"]:
+        _refuse_turned(name, match["type"], where)
     kind = _parse_type(match["type"], f"{where}: column {name!r}")
     default = _parse_options(match["rest"], kind, f"{where}: column {name!r}")
     return Column(name, kind, default)
+
+
+def _refuse_turned(name: str, kind: str, where: str) -> None:
+    """`bigint id`: refuse it with the right way round, if that is how it was meant."""
+    try:
+        _parse_type(kind, where)
+    except DeclarationError:
+        raise DeclarationError(
+            f"{where}: cannot read the column {name + ' ' + kind!r}; the name comes first: "
+            f"{kind + ' ' + name!r}"
+        ) from None
 
 
 def _parse_options(text: str, kind: ColumnType, where: str) -> int | float | str | bool | None:
@@ -219,9 +262,11 @@ def _parse_options(text: str, kind: ColumnType, where: str) -> int | float | str
     while text.strip():
         option = _OPTION.match(text)
         if option is None:
+            words = text.strip()
+            hint = next((told for begin, told in _OPTION_HINTS if re.match(begin, words, re.I)), "")
             raise DeclarationError(
-                f"{where}: cannot read {text.strip()!r}; after the type may stand "
-                "NOT NULL, DEFAULT literal, COMMENT 'text'"
+                f"{where}: cannot read {words!r}; after the type may stand "
+                f"NOT NULL, DEFAULT literal, COMMENT 'text'{hint}"
             )
         if option["default"] is not None:
             default = _parse_default(option["default"], kind, where)
@@ -248,7 +293,9 @@ def _parse_type(text: str, where: str) -> ColumnType:
             raise DeclarationError(f"{where}: an array of arrays is not supported")
         return ColumnType("array", element=element)
     known = ", ".join(sorted({*KINDS.values(), "decimal(p,s)", "array<type>"}))
-    raise DeclarationError(f"{where}: unknown type {text.strip()!r}; the types are: {known}")
+    meant = _ELSEWHERE.get(word.partition("(")[0])
+    hint = did_you_mean(word, KINDS) if meant is None else f"; did you mean {meant!r}?"
+    raise DeclarationError(f"{where}: unknown type {text.strip()!r}; the types are: {known}{hint}")
 
 
 def _decimal(precision: int, scale: int, where: str) -> ColumnType:
@@ -270,7 +317,10 @@ def _parse_default(text: str, kind: ColumnType, where: str) -> int | float | str
         try:
             value = decimal.Decimal(word)
         except decimal.InvalidOperation:
-            raise DeclarationError(f"{where}: cannot read the default {word!r}") from None
+            raise DeclarationError(
+                f"{where}: cannot read the default {word!r}; it is a literal: a number, true, "
+                "false or 'text'"
+            ) from None
     return default_value(kind, value, where)
 
 

@@ -58,8 +58,9 @@ class Table:
         references: Any = None,
     ) -> None:
         where = f"table {name!r}"
-        if not str(name).isidentifier() or str(name).startswith("__"):
-            raise DeclarationError(f"{where}: a table's name is a plain word")
+        given: Any = name
+        if not isinstance(given, str) or not name.isidentifier() or name.startswith("__"):
+            raise DeclarationError(f"{where}: a table's name is a plain word, such as 'accounts'")
         parsed = _with_defaults(Schema.parse(schema, where), defaults or {}, where)
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "schema", parsed)
@@ -70,6 +71,17 @@ class Table:
         object.__setattr__(self, "unique", parse_unique(name, unique, parsed, where))
         refers = parse_references(name, references or {}, parsed, where)
         object.__setattr__(self, "references", refers)
+
+    def __repr__(self) -> str:
+        """The declaration as it is written; all that it says, for kernels are known by it."""
+        words = [repr(self.name), repr(self.schema.ddl), f"key={', '.join(self.key)!r}"]
+        if self.check is not None:
+            words.append(f"check={self.check.text!r}")
+        if self.unique:
+            words.append(f"unique={[one.columns for one in self.unique]!r}")
+        if self.references:
+            words.append(f"references={ {one.columns: one.parent for one in self.references}!r}")
+        return f"Table({', '.join(words)})"
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
@@ -113,17 +125,18 @@ class Table:
         create: bool,
         reads: str | Iterable[str],
     ) -> Access:
-        where = f"table {self.name!r}.{form}{columns!r}"
+        where = f"table {self.name!r}.{form}({', '.join(map(repr, columns))})"
         if mode not in ("write", "read"):
             raise DeclarationError(f"{where}: mode is 'write' or 'read', not {mode!r}")
         if create and mode == "read":
             raise DeclarationError(f"{where}: create=True needs mode='write'")
         if not all(isinstance(column, str) for column in columns):
-            raise DeclarationError(f"{where}: name event columns by strings")
+            raise DeclarationError(f"{where}: name the event's columns by their names, as texts")
         if len(columns) != len(self.key):
+            many = "columns" if len(self.key) > 1 else "column"
             raise DeclarationError(
-                f"{where}: the key has {len(self.key)} column(s) ({', '.join(self.key)}), "
-                f"so name {len(self.key)} event column(s)"
+                f"{where}: the key has {len(self.key)} {many} ({', '.join(self.key)}), "
+                f"so name {len(self.key)} event {many}, not {len(columns)}"
             )
         stated = tuple(split_list(reads) if isinstance(reads, str) else reads)
         return Access(self, form, columns, mode == "read", create, stated)
@@ -162,6 +175,9 @@ def _parse_key(key: str | Iterable[str], schema: Schema, where: str) -> tuple[st
 
 
 def _with_defaults(schema: Schema, defaults: Mapping[str, Any], where: str) -> Schema:
+    given: Any = defaults
+    if not isinstance(given, Mapping):
+        raise DeclarationError(f"{where}: defaults is a dict {{column: value}}, not {given!r}")
     for name in defaults:
         schema.require(name, f"{where}: defaults")
     columns = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import re
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -18,7 +19,14 @@ import httpx
 import orjson
 import pyarrow as pa
 
-from headgate.errors import ConflictError, HeadgateError, InputError, LimitError, ServerError
+from headgate.errors import (
+    ConflictError,
+    HeadgateError,
+    InputError,
+    LimitError,
+    ServerError,
+    not_among,
+)
 from headgate.query.sql import Answer
 from headgate.results import Result
 from headgate.state.schema import ColumnType, Schema
@@ -32,12 +40,23 @@ _AGAIN = (httpx.TransportError,)
 
 def connect(url: str, token: str | None = None, *, timeout_seconds: float = 60.0) -> Client:
     """A client of the server at this address; nothing is sent before the first question."""
+    _check_address(url, token, timeout_seconds)
     headers = {} if token is None else {"authorization": f"Bearer {token}"}
     try:
         http = httpx.Client(base_url=url, headers=headers, timeout=timeout_seconds)
     except (httpx.InvalidURL, TypeError, ValueError) as error:
         raise InputError(f"{url!r} is no address of a server: {error}") from None
     return Client(http)
+
+
+def _check_address(url: Any, token: Any, timeout_seconds: Any) -> None:
+    if not isinstance(url, str) or not url.startswith(("http://", "https://")):
+        raise InputError(f"{url!r} is no address of a server; write it as 'http://127.0.0.1:8000'")
+    if token is not None and (not isinstance(token, str) or not re.fullmatch(r"[!-~]+", token)):
+        raise InputError("the token is a text without spaces, as `headgate serve` shows it")
+    is_number = isinstance(timeout_seconds, int | float) and not isinstance(timeout_seconds, bool)
+    if not is_number or not timeout_seconds > 0:
+        raise InputError(f"timeout_seconds is a number above 0, not {timeout_seconds!r}")
 
 
 class Client:
@@ -68,10 +87,16 @@ class Client:
         """The row with this key (a tuple when the key has several columns), or None."""
         declared = self.tables().get(table)
         if declared is None:
-            raise InputError(f"no table {table!r} on the server")
+            among = not_among(table, self.tables(), "tables")
+            raise InputError(f"no table {table!r} on the server; {among}")
         values = key if isinstance(key, tuple) else (key,)
         if len(values) != len(declared["key"]):
-            raise InputError(f"the key of {table!r} is {', '.join(declared['key'])}")
+            many = len(declared["key"])
+            wanted = f"a tuple of {many}" if many > 1 else "one value"
+            raise InputError(
+                f"table {table!r}: its key is ({', '.join(declared['key'])}), so hand in {wanted}; "
+                f"not {key!r}"
+            )
         given = {name: _text(value) for name, value in zip(declared["key"], values, strict=True)}
         answer = self._send("GET", f"/tables/{table}/row", None, {}, given)
         if answer.status_code == 404 and _code(answer) == "no_row":
@@ -164,7 +189,10 @@ class Client:
             except _AGAIN as error:
                 if attempt == RETRIES:
                     address = self._http.base_url
-                    raise ServerError(f"cannot reach the server at {address}: {error}") from None
+                    raise ServerError(
+                        f"cannot reach the server at {address}: {error}; "
+                        "is `headgate serve` running there?"
+                    ) from None
             time.sleep(FIRST_PAUSE_SECONDS * 2**attempt)
         raise ServerError("the server is busy")
 

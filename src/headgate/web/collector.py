@@ -76,7 +76,7 @@ class Collector:
 
     def _run_here(self, calls: list[Call]) -> Begun | None:
         """Run them in the event loop, unless that might take long."""
-        names = {call.transaction.name for call in calls}
+        names = {call.name for call in calls}
         if self._calling is not None and names <= self._known:
             return self._calling.begin_at_once(calls)
         self._known |= names

@@ -143,10 +143,13 @@ REFUSED: dict[str, tuple[Call, str]] = {
         lambda engine: engine.run(add, [GOOD], route_by="kind"),
         "route_by goes with a dict of transactions",
     ),
-    "no transaction": (lambda engine: engine.run("add", [GOOD]), "hand in a transaction"),
+    "no transaction": (
+        lambda engine: engine.run("ad", [GOOD]),
+        "no transaction 'ad' in this engine; the engine's transactions are: add",
+    ),
     "a route to no transaction": (
         lambda engine: engine.run({"add": len}, [GOOD], route_by="kind"),
-        "is not a transaction; declare it with @hg.transaction",
+        "not the function 'len'; declare it with @hg.transaction(event=...)",
     ),
     "a transaction of another engine": (
         lambda engine: engine.run(foreign, [GOOD]),
@@ -170,11 +173,11 @@ REFUSED: dict[str, tuple[Call, str]] = {
     ),
     "a bad batch size": (
         lambda engine: engine.run(add, [GOOD], batch_size=0),
-        "batch_size is 0; it must be at least 1",
+        "batch_size is a number of at least 1, not 0",
     ),
     "call with an unknown column": (
         lambda engine: engine.call(add, ts=TS, id=1, n=1, m=2),
-        "call 'add': no column 'm', only ts, id, n",
+        "call 'add': no column 'm'; the columns are: ts, id, n",
     ),
     "call without a column": (
         lambda engine: engine.call(add, ts=TS, id=1),
@@ -263,17 +266,20 @@ BAD_OPENS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: hg.open(
             None, tables=[hg.Table("accounts", "id bigint, n bigint", key="id")], transactions=[add]
         ),
-        "transaction 'add' uses the table 'accounts'",
+        "transaction 'add' uses another definition of the table 'accounts'",
     ),
     "two tables of one name": (
         lambda: hg.open(None, tables=[accounts, accounts]),
-        "two tables are called 'accounts'",
+        "the table 'accounts' is in tables= twice",
     ),
     "two transactions of one name": (
         lambda: hg.open(None, tables=[accounts], transactions=[add, add]),
-        "two transactions are called 'add'",
+        "the transaction 'add' is in transactions= twice",
     ),
-    "no table": (lambda: hg.open(None, tables=["accounts"]), "'accounts' is not a table"),
+    "no table": (
+        lambda: hg.open(None, tables=["accounts"]),
+        "the text 'accounts', which is not a table; make one with hg.Table(...)",
+    ),
     "no transaction": (lambda: hg.open(None, transactions=[len]), "is not a transaction"),
 }
 

@@ -203,11 +203,12 @@ def test_every_type_comes_by_key_as_it_comes_by_sql(bank: hg.Engine) -> None:
         ("accounts", "three", ["accounts", "id", "bigint"]),
         ("accounts", None, ["accounts", "id", "None"]),
         ("accounts", 2**70, ["accounts", "id"]),
-        ("accounts", (1, 2), ["(id)", "2 parts"]),
-        ("shelf", 1, ["(place, name)", "1 parts"]),
+        ("accounts", (1, 2), ["(id)", "one value"]),
+        ("shelf", 1, ["(place, name)", "a tuple of 2"]),
         ("shelf", (2**40, "x"), ["shelf", "place"]),
         ("account", 1, ["no table 'account'", "accounts, pairs, shelf"]),
         ("accounts", [1], ["accounts", "id"]),
+        ("accounts", {"id": 1}, ["accounts", "id"]),
     ],
 )
 def test_what_cannot_be_a_key_is_refused_in_words(
@@ -236,8 +237,8 @@ def test_a_scan_takes_a_condition_values_and_columns(bank: hg.Engine) -> None:
 @pytest.mark.parametrize(
     ("where", "columns", "words"),
     [
-        ({"money": 1}, None, "no column 'money', only id, balance"),
-        (None, ["money"], "no column 'money', only id, balance"),
+        ({"money": 1}, None, "no column 'money'; the columns are: id, balance"),
+        (None, ["money"], "no column 'money'; the columns are: id, balance"),
         ("money > 1", None, "money"),
         ("true); drop table accounts; select (1", None, "one query"),
     ],

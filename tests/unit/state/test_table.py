@@ -71,16 +71,16 @@ ACCESSES: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
     "too few columns": (
         ("a",),
         {},
-        "the key has 2 column(s) (id, name), so name 2 event column(s)",
+        "the key has 2 columns (id, name), so name 2 event columns, not ",
     ),
-    "too many columns": (("a", "b", "c"), {}, "so name 2 event column(s)"),
+    "too many columns": (("a", "b", "c"), {}, "so name 2 event columns, not 3"),
     "an unknown mode": (("a", "b"), {"mode": "rw"}, "mode is 'write' or 'read', not 'rw'"),
     "create to read": (
         ("a", "b"),
         {"mode": "read", "create": True},
         "create=True needs mode='write'",
     ),
-    "no names": ((1, 2), {}, "name event columns by strings"),
+    "no names": ((1, 2), {}, "name the event's columns by their names, as texts"),
 }
 
 
