@@ -164,7 +164,7 @@ def add_all(event, cells=grid.each("rows_b", "rows_a", create=True), out=hg.outp
 def switch(
     event,
     light=lights.at("id", create=True),
-    same=lights.at("id"),
+    same=lights.at("id", create=True),
     out=hg.output("level int, was_on boolean"),
 ):
     out.was_on = same.level > 0
@@ -175,6 +175,38 @@ def switch(
     else:
         hg.delete(light)
         light.level = -1
+
+
+# A row that one parameter creates is not there for another that needs it, whichever comes first.
+
+
+@member("n bigint, src bigint, dst bigint, ids array<bigint>", "n")
+def hand_on(
+    event,
+    seen=pots.at("src", mode="read"),
+    target=pots.at("dst", create=True),
+    source=pots.at("src"),
+    others=pots.each("ids"),
+    out=hg.output("was bigint"),
+):
+    out.was = seen.n
+    target.n += event.n
+    source.n -= event.n
+    for other in others:
+        other.n += 1
+    if event.n == 13:
+        hg.delete(target)
+
+
+@member("n bigint, ids array<bigint>, src bigint", "n")
+def fill_up(event, targets=pots.each("ids", create=True), source=pots.at("src")):
+    for target in targets:
+        target.n += event.n
+        source.n -= 1
+    if source.n < -20:
+        return hg.abort("empty")
+    if source.n == 3:
+        hg.delete(source)
 
 
 # --- numbers: decimals with products, float32, ints that overflow ---------------------------------
@@ -342,7 +374,7 @@ def divide(event, row=ratios.at("id"), out=hg.output("whole bigint, rest bigint,
 
 
 @member("id int, kind string, n bigint, x double, day date, ok boolean, why string", "id")
-def audit(event, row=audited.at("id", create=True), copy=audited.at("id", mode="read")):
+def audit(event, row=audited.at("id", create=True), copy=audited.at("id", create=True)):
     row.kind = event.kind
     row.n = event.n
     row.x = event.x

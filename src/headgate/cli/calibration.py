@@ -23,7 +23,6 @@ from headgate.engine import Engine, open_engine
 from headgate.errors import InvariantError
 from headgate.execution.actions import abort
 from headgate.execution.cache import cache_folder
-from headgate.execution.pointers import address
 from headgate.execution.run import Run
 from headgate.execution.scheme import SERIAL, Scheme, make_scheme
 from headgate.execution.units import UnitBatch, UnitCrew
@@ -246,9 +245,7 @@ class _Laboratory:
         kernel = self.program.kernel
         if kernel is None:
             raise InvariantError("the ledger of the calibration is not compiled")
-        order, route = np.ascontiguousarray(run.order), np.ascontiguousarray(run.route)
-        given = run.addresses(run.arrays)
-        kernel.schemes["resolve"](len(order), address(order), address(route), *given)
+        kernel.schemes["resolve"](len(run.order), run.frame.address)
 
     def _next(self) -> int:
         self.epoch += 1

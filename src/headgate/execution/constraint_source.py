@@ -65,10 +65,6 @@ class ConstraintWriter:
         parent = self.writer.number_of(constraint.parent)
         return [f"children_{number}", f"words_{parent}", f"entries_{parent}", f"mask_{parent}"]
 
-    def all_arguments(self, number: int) -> list[str]:
-        names = (name for one in self.of(number) for name in self.arguments(one))
-        return list(dict.fromkeys(names))
-
     def scope(self) -> dict[str, Any]:
         """The columns that the functions read."""
         found = {}
@@ -128,14 +124,13 @@ class ConstraintWriter:
         constraints = self.of(number)
         if not constraints:
             return []
-        undo = f"restore_{number}(e, {', '.join(self.writer.arguments(number))})"
         lines = ["    u = word(0)", *self._each_row(number, self._exchanged)]
         lines.append("    broken = 0")
         for constraint in constraints:
             lines += self._judged(number, constraint)
         lines += ["    if broken != 0:", "        u = word(0)"]
         lines += ["    " + line for line in self._each_row(number, self._exchanged_back)]
-        lines += [f"        {undo}", "        return broken"]
+        lines += [f"        restore_{number}(e, frame)", "        return broken"]
         return [*lines, *self._each_row(number, self._unmarked)]
 
     def _each_row(self, number: int, body: Any) -> list[str]:
@@ -146,17 +141,11 @@ class ConstraintWriter:
                 continue
             inside = "    "
             if access.form == "each":
-                lines += self._loop(place)
+                lines += self.writer.loop(place)
                 inside = "        "
             lines += [inside + line for line in body(number, place, access)]
             lines.append(f"{inside}u += {self.writer.width(access)}")
         return lines
-
-    def _loop(self, place: int) -> list[str]:
-        return [
-            f"    for j in range(first_{place}, last_{place}):",
-            f"        s_{place} = get(slots_{place}, j)",
-        ]
 
     def _row(self, place: int, access: Access) -> str:
         return f"words_{self.writer.number(access.table)}, s_{place}"
@@ -203,7 +192,7 @@ class ConstraintWriter:
                 tests.append(f"{header} == 4 and {children} != 0")
             inside = "    "
             if tests and access.form == "each":
-                lines += self._loop(place)
+                lines += self.writer.loop(place)
                 inside = "        "
             for test in tests:
                 lines += [f"{inside}if broken == 0 and {test}:", f"{inside}    broken = {reason}"]

@@ -2,7 +2,7 @@
 
 Structured breadth first (`strata`), structured depth first (`depth`), non-structured (`ready`), and
 the two ways of others that work on versions: TStream's operation chains (`chains`) and the low
-water mark (`lwm`). ARGUMENTS stands for the arrays of the transactions.
+water mark (`lwm`). The plan is a frame of its own, see versions.py.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ def _named(text: str) -> str:
 
 
 _RUN_TASK = """@njit(nogil=True)
-def run_task(task, eager, plan, scratch, times, ARGUMENTS):
+def run_task(task, eager, plan, scratch, times, frame):
     # Where aborts are settled at once, a chain stops at the first that needs it.
     starts, members = get(plan, <TASK_STARTS>), get(plan, <MEMBERS>)
     for place in range(get(starts, task), get(starts, task + 1)):
         u = get(members, place)
         if load(get(plan, <STATE>), u) < <EXE>:
-            if attempt(u, plan, scratch, times, ARGUMENTS) and eager:
+            if attempt(u, plan, scratch, times, frame) and eager:
                 return 1
     return 0
 
@@ -39,7 +39,7 @@ def is_run(task, plan):
     return True"""
 
 _STRATA = '''@njit(nogil=True, cache=True)
-def strata(thread, threads, eager, plan, scratch, times, strata_count, starts, tasks, ARGUMENTS):
+def strata(thread, threads, eager, plan, scratch, times, strata_count, starts, tasks, frame):
     """Structured, breadth first: all of one stratum, then a meeting, where aborts are settled."""
     sync = get(plan, <SYNC>)
     stratum = 0
@@ -53,7 +53,7 @@ def strata(thread, threads, eager, plan, scratch, times, strata_count, starts, t
             for place in range(begin, min(begin + chunk, last)):
                 task = get(tasks, place)
                 if get(get(plan, <CLAIM>), task) != <DONE>:
-                    run_task(task, eager, plan, scratch, times, ARGUMENTS)
+                    run_task(task, eager, plan, scratch, times, frame)
                     if is_run(task, plan):
                         put(get(plan, <CLAIM>), task, <DONE>)
                         add(sync, <DONE_COUNT>, 1)
@@ -102,7 +102,7 @@ def finish(task, plan, sync):
 
 
 @njit(nogil=True, cache=True)
-def ready(thread, threads, eager, plan, scratch, times, ARGUMENTS):
+def ready(thread, threads, eager, plan, scratch, times, frame):
     """Non-structured: whoever is free takes the next ready task and signals those after it."""
     sync = get(plan, <SYNC>)
     turn, spins = -1, 0
@@ -138,7 +138,7 @@ def ready(thread, threads, eager, plan, scratch, times, ARGUMENTS):
         turn, spins = -1, 0
         if not swap_if(get(plan, <CLAIM>), task, <QUEUED>, <TAKEN>):
             continue
-        while run_task(task, eager, plan, scratch, times, ARGUMENTS):
+        while run_task(task, eager, plan, scratch, times, frame):
             settled = tick(times)
             pause(plan, threads, 1)
             spend(times, 3, settled)
@@ -157,7 +157,7 @@ def is_free(task, plan):
 
 
 @njit(nogil=True, cache=True)
-def depth(thread, threads, eager, plan, scratch, times, tasks, ARGUMENTS):
+def depth(thread, threads, eager, plan, scratch, times, tasks, frame):
     """Structured, depth first: each thread its share of every stratum, waiting for its own."""
     sync = get(plan, <SYNC>)
     count = get(sync, <TASK_COUNT>)
@@ -192,7 +192,7 @@ def depth(thread, threads, eager, plan, scratch, times, tasks, ARGUMENTS):
             continue
         spins = 0
         put(get(plan, <CLAIM>), task, <TAKEN>)
-        if run_task(task, eager, plan, scratch, times, ARGUMENTS):
+        if run_task(task, eager, plan, scratch, times, frame):
             settled = tick(times)
             pause(plan, threads, 0)
             spend(times, 3, settled)
@@ -204,7 +204,7 @@ def depth(thread, threads, eager, plan, scratch, times, tasks, ARGUMENTS):
             store(get(plan, <CLAIM>), task, <IDLE>)'''
 
 _CHAINS = '''@njit(nogil=True)
-def walk(chain, plan, places, scratch, times, ARGUMENTS):
+def walk(chain, plan, places, scratch, times, frame):
     """Run a chain from where it stands as far as the versions it reads are there."""
     starts, members = get(plan, <TASK_STARTS>), get(plan, <MEMBERS>)
     last = get(starts, chain + 1)
@@ -217,14 +217,14 @@ def walk(chain, plan, places, scratch, times, ARGUMENTS):
                 if load(get(plan, <STATE>), get(get(plan, <BEFORE>), edge)) < <EXE>:
                     put(places, chain, place - get(starts, chain))
                     return False
-            attempt(u, plan, scratch, times, ARGUMENTS)
+            attempt(u, plan, scratch, times, frame)
         place += 1
     put(places, chain, last - get(starts, chain))
     return True
 
 
 @njit(nogil=True, cache=True)
-def chains(thread, threads, first, last, begin, plan, scratch, times, pool, places, ARGUMENTS):
+def chains(thread, threads, first, last, begin, plan, scratch, times, pool, places, frame):
     """TStream: threads go round the chains of their pool, leaving one that cannot go on."""
     sync = get(plan, <SYNC>)
     while True:
@@ -240,7 +240,7 @@ def chains(thread, threads, first, last, begin, plan, scratch, times, pool, plac
                 left += 1
                 if held == <IDLE> and swap_if(get(plan, <CLAIM>), chain, <IDLE>, <TAKEN>):
                     before = get(places, chain)
-                    done = walk(chain, plan, places, scratch, times, ARGUMENTS)
+                    done = walk(chain, plan, places, scratch, times, frame)
                     moved += get(places, chain) - before
                     store(get(plan, <CLAIM>), chain, <DONE> if done else <IDLE>)
             if moved == 0 and left > 0:
@@ -267,7 +267,7 @@ def chains(thread, threads, first, last, begin, plan, scratch, times, pool, plac
 
 _LWM = '''@njit(nogil=True, cache=True)
 def lwm(thread, threads, count, plan, scratch, times, starts, rows, writes, tails, marks, tickets,
-        ARGUMENTS):
+        frame):
     """Low water mark: places are taken in serial order, a write waits for the writes before it,
     a read for its version only."""
     sync = get(plan, <SYNC>)
@@ -287,7 +287,7 @@ def lwm(thread, threads, count, plan, scratch, times, starts, rows, writes, tail
                 if spins > 200:
                     give_way()
         spend(times, 2, waited)
-        attempt(unit, plan, scratch, times, ARGUMENTS)
+        attempt(unit, plan, scratch, times, frame)
         for k in range(get(starts, unit), get(starts, unit + 1)):
             if get(writes, k):
                 store(marks, get(rows, k), get(tickets, k) + 1)

@@ -196,12 +196,13 @@ class Interpreter:
     def _attempt(
         self, work: Any, event_row: int, position: int, slots: list[Any], copies: dict[Any, Any]
     ) -> str | None:
+        # A row that the event itself creates is no row for a parameter that needs one.
+        for access, found in zip(self.signature.accesses, slots, strict=True):
+            if not access.create and not all(self._is_there(access, slot) for slot in found):
+                return f"missing key: {access.table.name}"
         for access, found in zip(self.signature.accesses, slots, strict=True):
             for slot in found if access.create else ():
                 self._create(access, slot)
-        for access, found in zip(self.signature.accesses, slots, strict=True):
-            if any(slot < 0 or not self._words(access, slot)[0] & 1 for slot in found):
-                return f"missing key: {access.table.name}"
         try:
             with decimal.localcontext(EXACT):
                 answer = self.signature.function(*self._arguments(work, event_row, position, slots))
@@ -237,6 +238,9 @@ class Interpreter:
 
     def _words(self, access: Access, slot: int) -> Any:
         return self.tables[access.table.name].words[slot]
+
+    def _is_there(self, access: Access, slot: int) -> bool:
+        return slot >= 0 and bool(self._words(access, slot)[0] & 1)
 
     def _create(self, access: Access, slot: int) -> None:
         words = self._words(access, slot)

@@ -28,6 +28,7 @@ from headgate.execution.isolation_source import (
     SYNC_WORDS,
     TABLE_WORDS,
 )
+from headgate.execution.kernel import compile_first
 from headgate.execution.pointers import address
 from headgate.execution.scheme import SCHEME_NAMES, Scheme, make_scheme
 from headgate.execution.workers import workers
@@ -162,8 +163,6 @@ class _Crew:
         self.rows = np.zeros(ROW_WORDS * (int(self.bases[-1]) + 1), np.int64)
         self.stamps = np.zeros(self.count, np.int64)
         self.raised, self.retries = np.zeros(1, np.int64), np.zeros(1, np.int64)
-        self.order = np.ascontiguousarray(run.order)
-        self.route = np.ascontiguousarray(run.route)
         self.starts, self.seen = self._recording(is_recorded)
         self.own = [self._own(thread) for thread in range(self.threads)]
 
@@ -171,14 +170,13 @@ class _Crew:
         if not is_recorded:
             return np.zeros(self.count + 1, np.int64), None
         each = np.stack([_elements(work) for work in self.run.works])
-        room = each[self.route[self.order], self.order] + 1
+        room = each[self.run.route[self.run.order], self.run.order] + 1
         starts = np.concatenate([[0], np.cumsum(room)])
         return starts, np.full((int(starts[-1]) + 1, SEEN_WORDS), -1, np.int64)
 
     def _own(self, thread: int) -> dict[str, Any]:
         """A thread's arrays: for the step, and where its final changes are listed."""
-        arrays = dict(self.run.arrays)
-        arrays["undo"] = np.empty_like(arrays["undo"])
+        arrays: dict[str, Any] = {"undo": np.empty_like(self.run.arrays["undo"])}
         final = np.zeros_like(self.run.counts)
         places = np.zeros((len(self.tables) + 1, TABLE_WORDS), np.int64)
         lists = []
@@ -204,28 +202,27 @@ class _Crew:
 
     def work(self) -> None:
         """Find the rows, then let all threads run to the end."""
-        kernels, run = self.run.program.isolation_kernels, self.run
-        order, route = self.address(self.order), self.address(self.route)
-        kernels["resolve_all"](self.count, order, route, *run.addresses(run.arrays))
-        sync = self.address(np.zeros(SYNC_WORDS, np.int64))
-        rows, stamps = self.address(self.rows), self.address(self.stamps)
-        bases, retries = self.address(self.bases), self.address(self.retries)
-        starts = self.address(self.starts)
-        seen = 0 if self.seen is None else self.address(self.seen)
-        shared = [run.epoch, order, route, self.address(run.reason), self.address(self.raised)]
-        tasks = []
-        for thread, own in enumerate(self.own):
+        run, found = self.run, self.run.program.isolation_kernels
+        frame = run.frame_of(found.layout)
+        found.kernels["resolve_all"](self.count, frame.address)
+        shared = frame.but({
+            "level": self.level, "count": self.count, "sync": np.zeros(SYNC_WORDS, np.int64),
+            "rows": self.rows, "stamps": self.stamps, "bases": self.bases,
+            "retries": self.retries, "starts": self.starts,
+            "seen": 0 if self.seen is None else self.seen, "raised": self.raised,
+        })  # fmt: skip
+        kernel, frames = found.kernels[self.scheme.name], []
+        for own in self.own:
             mine = np.empty(OPERATION_WORDS * (self.most + 2), np.int64)
-            lists = [np.empty(self.most + 2, np.int64) for _ in range(3)]
-            head = [
-                thread, self.level, self.count, sync, rows, stamps,
-                self.address(own["places"]), bases, self.address(mine),
-                *(self.address(one) for one in lists), self.address(own["final"]),
-                retries, starts, seen,
-            ]  # fmt: skip
-            tasks.append([*head, *shared, *run.addresses(own["arrays"])])
-        kernel = kernels[self.scheme.name]
-        workers.run([partial(kernel, *task) for task in tasks])
+            turn, elements, private = (np.empty(self.most + 2, np.int64) for _ in range(3))
+            step = frame.but(own["arrays"])  # the kernel sets its slots for each event
+            frames.append(shared.but({
+                **own["arrays"], "tables": own["places"], "final": own["final"], "mine": mine,
+                "turn": turn, "elements": elements, "private": private, "own": step.words,
+            }))  # fmt: skip
+        compile_first(kernel)
+        calls = enumerate(frame.address for frame in frames)
+        workers.run([partial(kernel, thread, run.epoch, at) for thread, at in calls])
 
     def put_back(self) -> None:
         """Make every row what it was before the batch."""

@@ -18,11 +18,26 @@ from __future__ import annotations
 
 from headgate.execution.source import SourceWriter
 
-SHARED = "epoch, order, route, reason, raised"
+# The words of a frame that only protocols have.
 PROTOCOL = (
-    "level, count, sync, rows, stamps, tables, bases, mine, turn, elements, private, final, "
-    "retries, starts, seen"
+    "level",  # 1 to 4, itself
+    "count",  # of events, itself
+    "sync",  # see SYNC_WORDS
+    "rows",  # of each row of all tables: ROW_WORDS
+    "stamps",  # by event: its number in the order of commits
+    "tables",  # by table: TABLE_WORDS
+    "bases",  # by table: the number of its first row
+    "mine",  # the operations of the thread's event: OPERATION_WORDS each
+    "turn",  # those in row order
+    "elements",  # which of them each row of the parameters is
+    "private",  # and where the step finds it
+    "final",  # as `counts`, of what the thread has committed
+    "retries",  # how often an event ran again
+    "starts",  # of a recording: where the rows of an event begin
+    "seen",  # the recording, or 0
+    "own",  # the frame of the thread's steps, whose slots are set for each event
 )
+MOVING = ("slots",)
 PROTOCOLS = ("lock", "timestamp")
 ROW_WORDS = 4  # lock, version, turns of the version; one spare so that a row has its own half line
 OPERATION_WORDS = 8  # row, table, slot, write, private slot, version, changed; one spare
@@ -37,41 +52,30 @@ class IsolationWriter:
 
     def __init__(self, writer: SourceWriter) -> None:
         self.writer = writer
-        self.arguments = ", ".join(writer.all_arguments())
 
     def source(self) -> str:
         parts = [_FUNCTIONS]
         for number in range(len(self.writer.signatures)):
             parts += [self._gather_step(number), self._attempt_step(number)]
         parts += [self._resolve(), self._gather(), self._attempt()]
-        words = {
-            "shared": SHARED,
-            "protocol": PROTOCOL,
-            "arguments": self.arguments,
-            "tables": len(self.writer.tables),
-            "raised": RAISED,
-        }
+        words = {"tables": len(self.writer.tables), "raised": RAISED}
         parts += [_LOCK.format(**words), _TIMESTAMP.format(**words)]
-        return "\n\n\n".join(parts) + "\n"
+        return "\n\n\n".join(self.writer.layout.bound(part) for part in parts) + "\n"
 
     def _branches(self, template: str) -> list[str]:
-        return self.writer.branches(template, "    ", "get(route, e)")
+        return self.writer.branches(template, "    ")
 
     def _resolve(self) -> str:
         """Look up the rows of every event before anything runs."""
         lines = ["@njit(nogil=True, cache=True)"]
-        lines += [f"def resolve_all(count, order, route, {self.arguments}):"]
-        lines += ["    for i in range(count):", "        e = get(order, i)"]
-        lines += ["    " + line for line in self._branches("resolve_{0}(e, {1})")]
-        return "\n".join(lines)
+        lines += ["def resolve_all(events, frame):", "    FRAME"]
+        lines += ["    for i in range(events):", "        e = get(order, i)"]
+        lines += ["    " + line for line in self._branches("resolve_{0}(e, frame)")]
+        return "\n".join([*lines, "    return 0"])
 
     def _gather_step(self, number: int) -> str:
         """The operations of one event, each row once; for each element which of them it is."""
-        arguments = ", ".join(self.writer.arguments(number))
-        lines = [
-            "@njit(nogil=True)",
-            f"def gather_{number}(e, mine, elements, bases, {arguments}):",
-        ]
+        lines = ["@njit(nogil=True)", f"def gather_{number}(e, frame):", "    FRAME"]
         lines += ["    n = 0", "    o = 0"]
         for place, access in self.writer.accesses(number):
             table, write = self.writer.number(access.table), int(not access.read_only)
@@ -88,35 +92,30 @@ class IsolationWriter:
 
     def _attempt_step(self, number: int) -> str:
         """The step of one event over its private slots."""
-        arguments = ", ".join(self.writer.arguments(number))
         lines = ["@njit(nogil=True)"]
-        lines += [f"def attempt_{number}(e, i, epoch, private, {arguments}):", "    o = 0"]
-        mine = {}
+        lines += [f"def attempt_{number}(e, i, epoch, frame):", "    FRAME", "    o = 0"]
         for place, access in self.writer.accesses(number):
-            mine[f"slots_{place}"] = f"p_{place}"
+            slots = self.writer.layout.places[f"slots_{place}"]
             if access.form == "at":
-                lines += [f"    p_{place} = private + 8 * (o - e)", "    o += 1"]
+                lines += [f"    put(own, {slots}, private + 8 * (o - e))", "    o += 1"]
             else:
                 first = f"get(offsets_{place}, e)"
-                lines.append(f"    p_{place} = private + 8 * (o - {first})")
+                lines.append(f"    put(own, {slots}, private + 8 * (o - {first}))")
                 lines.append(f"    o += get(offsets_{place}, e + 1) - {first}")
-        given = ", ".join(mine.get(name, name) for name in self.writer.arguments(number))
         lines += ["    code = 0", "    try:"]
-        lines += [f"        code = step_{number}(e, i, epoch, {given})"]
-        lines += ["    except Exception:", f"        restore_{number}(e, {given})"]
+        lines += [f"        code = step_{number}(e, i, epoch, own)"]
+        lines += ["    except Exception:", f"        restore_{number}(e, own)"]
         lines += [f"        code = {RAISED}", "    return code"]
         return "\n".join(lines)
 
     def _gather(self) -> str:
-        lines = ["@njit(nogil=True)"]
-        lines += [f"def gather(e, mine, elements, bases, route, {self.arguments}):", "    n = 0"]
-        lines += self._branches("n = gather_{0}(e, mine, elements, bases, {1})")
+        lines = ["@njit(nogil=True)", "def gather(e, frame):", "    FRAME", "    n = 0"]
+        lines += self._branches("n = gather_{0}(e, frame)")
         return "\n".join([*lines, "    return n"])
 
     def _attempt(self) -> str:
-        lines = ["@njit(nogil=True)"]
-        lines += [f"def attempt(e, i, epoch, private, route, {self.arguments}):", "    code = 0"]
-        lines += self._branches("code = attempt_{0}(e, i, epoch, private, {1})")
+        lines = ["@njit(nogil=True)", "def attempt(e, i, epoch, frame):", "    FRAME"]
+        lines += ["    code = 0", *self._branches("code = attempt_{0}(e, i, epoch, frame)")]
         return "\n".join([*lines, "    return code"])
 
 
@@ -314,15 +313,16 @@ def record(seen, place, row, version, wrote):
         put(seen, 3 * place + 2, wrote)'''
 
 _LOCK = '''@njit(nogil=True, cache=True)
-def lock(thread, {protocol}, {shared}, {arguments}):
+def lock(thread, epoch, frame):
     """Two-phase locking: the numbers are drawn while all locks are held; in level 4, where locks
     are taken in the order of the events, they are those of the events."""
+    FRAME
     while True:
         unit = add(sync, 0, 1)
         if unit >= count:
             return
         e = get(order, unit)
-        n = gather(e, mine, elements, bases, route, {arguments})
+        n = gather(e, frame)
         in_row_order(mine, turn, n)
         if level == 4:
             wait_for(sync, 8, unit)
@@ -353,7 +353,7 @@ def lock(thread, {protocol}, {shared}, {arguments}):
             elif level == 1:
                 put(mine, 8 + 8 * k + 5, dirty_copy(rows, row, mine, k, tables))
         settle(mine, elements, private)
-        code = attempt(e, unit, epoch, private, route, {arguments})
+        code = attempt(e, unit, epoch, frame)
         if code == {raised}:
             add(raised, 0, 1)
         number = unit if level == 4 else add(sync, 16, 1)
@@ -372,15 +372,16 @@ def lock(thread, {protocol}, {shared}, {arguments}):
                 release(rows, row, write)'''
 
 _TIMESTAMP = '''@njit(nogil=True, cache=True)
-def timestamp(thread, {protocol}, {shared}, {arguments}):
+def timestamp(thread, epoch, frame):
     """Copies, stamps and validation; who was overtaken runs again."""
+    FRAME
     table_count = {tables}
     while True:
         unit = add(sync, 0, 1)
         if unit >= count:
             return
         e = get(order, unit)
-        n = gather(e, mine, elements, bases, route, {arguments})
+        n = gather(e, frame)
         in_row_order(mine, turn, n)
         tries = 0
         while True:
@@ -388,7 +389,7 @@ def timestamp(thread, {protocol}, {shared}, {arguments}):
             settle(mine, elements, private)
             for table in range(table_count):
                 put(counts, 2 * table, 0)
-            code = attempt(e, unit, epoch, private, route, {arguments})
+            code = attempt(e, unit, epoch, frame)
             note_changed(mine, n, tables, table_count if code == 0 else 0, counts)
             if level == 4:
                 wait_for(sync, 8, unit)

@@ -23,8 +23,17 @@ from headgate.execution.compiler import (
     reason_of,
     references,
 )
-from headgate.execution.isolation_source import PROTOCOLS, IsolationWriter
-from headgate.execution.pointers import event_at, get_word, key_at, record_at, rows_at, set_word
+from headgate.execution.frame import FrameLayout
+from headgate.execution.isolation_source import MOVING, PROTOCOL, PROTOCOLS, IsolationWriter
+from headgate.execution.pointers import (
+    event_at,
+    fixed_word,
+    get_word,
+    key_at,
+    record_at,
+    rows_at,
+    set_word,
+)
 from headgate.execution.scheme_source import SCHEMES, SchemeWriter
 from headgate.execution.signature import (
     Signature,
@@ -47,13 +56,13 @@ from headgate.state.table import Access, Table
 
 @dataclass(frozen=True)
 class Kernel:
-    """The compiled loop and the undo of one event, with the order of their shared arguments."""
+    """The compiled loop and the undo of one event, with the layout of the frame they take."""
 
     run: Any
     restore: Any
     reasons: tuple[str, ...]  # the fixed reasons; reason code -1 - i means reasons[i]
     tables: tuple[Table, ...]
-    arguments: tuple[str, ...]  # the names of the arrays both take, see SourceWriter
+    layout: FrameLayout
     schemes: Mapping[str, Any]  # the parallel kernels by name, and `resolve` and `collect`
     constraints: tuple[Constraint, ...] = ()  # those it keeps, by number
 
@@ -73,26 +82,34 @@ def build_kernel(
     mark = cache.fingerprint(source, tuple(functions), described, tuple(declared))
     scope = _scope(writer)
     module = cache.load_source(source, "kernel", mark, scope)
-    arguments = tuple(writer.all_arguments())
     reasons = tuple(writer.reasons)
     schemes = {name: module[name] for name in (*SCHEMES, "resolve", "collect")}
     return Kernel(
-        module["run"], module["restore"], reasons, writer.tables, arguments, schemes,
+        module["run"], module["restore"], reasons, writer.tables, writer.layout, schemes,
         writer.judge.constraints,
     )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class IsolationKernels:
+    """The kernels of the protocols, and the layout of the frame they take."""
+
+    kernels: Mapping[str, Any]
+    layout: FrameLayout
+
+
 def build_isolation_kernels(
     signatures: Sequence[Signature], updates: bool = False
-) -> Mapping[str, Any]:
+) -> IsolationKernels:
     """Generate and compile (or load) the lock-based and timestamp-based kernels."""
-    writer = SourceWriter(signatures, (), updates)
+    writer = SourceWriter(signatures, (), updates, PROTOCOL, MOVING)
     source = writer.source() + "\n\n" + IsolationWriter(writer).source()
     functions = [signature.function for signature in signatures]
     described = repr([(signature.event, signature.parameters) for signature in signatures])
     mark = cache.fingerprint(source, tuple(functions), described)
     module = cache.load_source(source, "isolation", mark, _scope(writer))
-    return {name: module[name] for name in (*PROTOCOLS, "resolve_all")}
+    kernels = {name: module[name] for name in (*PROTOCOLS, "resolve_all")}
+    return IsolationKernels(kernels, writer.layout)
 
 
 @dataclass(frozen=True)
@@ -101,6 +118,7 @@ class UnitKernels:
 
     kernels: Mapping[str, Any]
     slicings: tuple[Slicing, ...]
+    layout: FrameLayout
 
     @property
     def slices_max(self) -> int:
@@ -136,12 +154,13 @@ def build_unit_kernels(signatures: Sequence[Signature]) -> UnitKernels:
             function = compile_along(signature.function, signature.functions, cut)
             scope[f"function_{number}_{place}"] = function
     module = cache.load_source(source, "units", mark, scope)
-    return UnitKernels({name: module[name] for name in UNIT_KERNELS}, slicings)
+    return UnitKernels({name: module[name] for name in UNIT_KERNELS}, slicings, writer.layout)
 
 
 def _scope(writer: SourceWriter) -> dict[str, Any]:
     """The objects the source refers to: user functions, checks and pointer intrinsics."""
     scope: dict[str, Any] = {"code_of": code_of, "get": get_word, "put": set_word}
+    scope["fixed"] = fixed_word
     # A constant would be a type of its own, and whatever is called with it compiled once more.
     scope |= {"mix": mix, "prefetch": prefetch, "word": types.int64}
     scope |= {step.py_func.__name__: step for step in STEPS}
@@ -171,10 +190,10 @@ def _scope(writer: SourceWriter) -> dict[str, Any]:
     return scope | writer.judge.scope()
 
 
-def compile_first(kernel: Any, arguments: int) -> None:
+def compile_first(kernel: Any) -> None:
     """Compile a kernel of words now: threads that wait for each other must not wait for that."""
     if not kernel.signatures:
-        kernel.compile((types.int64,) * arguments)
+        kernel.compile((types.int64,) * kernel.py_func.__code__.co_argcount)
 
 
 def literal_texts(signature: Signature) -> set[str]:

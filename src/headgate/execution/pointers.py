@@ -105,6 +105,19 @@ def _get_word(typing_context: Any, address: Any, place: Any) -> Any:
 
 
 @intrinsic
+def _fixed_word(typing_context: Any, address: Any, place: Any) -> Any:
+    """The same of a word that does not change while the kernel runs: it is loaded once."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        offset = builder.mul(args[1], I64(8))
+        word = builder.load(builder.inttoptr(builder.add(args[0], offset), I64.as_pointer()))
+        word.set_metadata("invariant.load", builder.module.add_metadata([]))
+        return word
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@intrinsic
 def _set_word(typing_context: Any, address: Any, place: Any, value: Any) -> Any:
     """Set the int64 number `place` from an address on."""
 
@@ -131,5 +144,6 @@ def _checked_set(address: int, place: int, value: int) -> None:
         _set_word(address, place, value)
 
 
+fixed_word = _checked_get if bounds.IS_ON else _fixed_word
 get_word = _checked_get if bounds.IS_ON else _get_word
 set_word = _checked_set if bounds.IS_ON else _set_word

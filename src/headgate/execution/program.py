@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,11 +28,13 @@ from headgate.execution.isolation import (
     scratch_rows,
 )
 from headgate.execution.kernel import (
+    IsolationKernels,
     Kernel,
     UnitKernels,
     build_isolation_kernels,
     build_kernel,
     build_unit_kernels,
+    compile_first,
     literal_texts,
 )
 from headgate.execution.run import Run, Work
@@ -95,7 +96,7 @@ class Program:
         self.interpreters = [
             Interpreter(signature, self.tables, pool) for signature in self.signatures
         ]
-        self._progress = np.zeros(1, np.int64)
+        self.progress = np.zeros(1, np.int64)
         self._undo = np.empty(1024, np.int64)
         self._changed: dict[str, np.ndarray] = {}
         self._clock = clock or RealClock()
@@ -119,9 +120,8 @@ class Program:
         try:
             bound = self.declared if self.constraints else ()
             kernel = build_kernel(compiled, bound, self.updates)
-            none, nothing = np.empty(0, np.int64), np.empty(0, np.int8)
             # Compile now, or load from the cache: not in the middle of the first batch.
-            kernel.run(0, 0, 0, none, none, nothing, none, none, *[0] * len(kernel.arguments))
+            compile_first(kernel.run)
             return kernel
         except Exception as error:
             names = ", ".join(signature.name for signature in compiled)
@@ -138,7 +138,7 @@ class Program:
         return build_unit_kernels(self.signatures[: self.compiled_count])
 
     @cached_property
-    def isolation_kernels(self) -> Mapping[str, Any]:
+    def isolation_kernels(self) -> IsolationKernels:
         """The kernels of the protocols, made when first asked for."""
         return build_isolation_kernels(self.signatures[: self.compiled_count], self.updates)
 

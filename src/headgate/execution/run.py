@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from headgate.errors import InvariantError
+from headgate.execution.frame import Frame, FrameLayout
 from headgate.execution.interpreter import error_reason
 from headgate.execution.pointers import address
 from headgate.execution.signature import Signature
@@ -80,7 +82,9 @@ class Run:
         self.program, self.works = program, works
         self.is_part = is_part  # of a batch whose other part runs at the same time
         self.whole = whole  # the batch of which this is a part, or a section
-        self.order, self.route, self.epoch = order, route, epoch
+        self.order = np.ascontiguousarray(order, np.int64)
+        self.route = np.ascontiguousarray(route, np.int64)
+        self.epoch = epoch
         self.outcome = np.empty(len(order), np.int8)
         self.reason = np.empty(len(order), np.int64)
         names = program.kernel.tables if program.kernel is not None else ()
@@ -90,16 +94,19 @@ class Run:
         for work in works:
             self._make_output(work)
             self._make_after(work)
+        self.progress = np.zeros(1, np.int64) if is_part else program.progress
         self.arrays = self._arrays() if program.kernel is not None else {}
-        self.arguments = self.addresses(self.arrays)
 
-    def addresses(self, arrays: Mapping[str, Any]) -> list[int]:
-        """The arguments of the kernel, in its order."""
-        kernel = self.program.kernel
-        if kernel is None:
-            return []
-        found = (arrays[name] for name in kernel.arguments)
-        return [array if isinstance(array, int) else address(array) for array in found]
+    @cached_property
+    def frame(self) -> Frame:
+        """What the kernels of the program take."""
+        if self.program.kernel is None:
+            raise InvariantError("a frame was asked for, and no transaction is compiled")
+        return Frame.fill(self.program.kernel.layout, self.arrays)
+
+    def frame_of(self, layout: FrameLayout) -> Frame:
+        """What kernels of another layout take, which may know fewer of the arrays."""
+        return Frame.fill(layout, self.arrays)
 
     @property
     def scratch(self) -> Scratch | None:
@@ -126,7 +133,10 @@ class Run:
 
     def _arrays(self) -> dict[str, Any]:
         """The arrays of the kernel, by the names it was generated with."""
-        arrays: dict[str, Any] = {"counts": self.counts, "undo": self._undo()}
+        arrays: dict[str, Any] = {
+            "order": self.order, "route": self.route, "reason": self.reason,
+            "progress": self.progress, "counts": self.counts, "undo": self._undo(),
+        }  # fmt: skip
         place = 0
         for number, work in enumerate(self.works[: self.program.compiled_count]):
             arrays[f"columns_{number}"] = _addresses(work)
@@ -218,22 +228,23 @@ class Run:
     def _compiled(self, begin: int, end: int) -> None:
         """Run positions begin..end; an event that raises is undone, and the rest goes on."""
         kernel = self.program.kernel
-        progress = np.zeros(1, np.int64) if self.is_part else self.program._progress
         while begin < end and kernel is not None:
-            progress[0] = -1
+            self.progress[0] = -1
             try:
-                kernel.run(
-                    begin, end, self.epoch, self.order, self.route, self.outcome, self.reason,
-                    progress, *self.arguments,
-                )  # fmt: skip
+                kernel.run(begin, end, self.epoch, self.frame.address)
+                self._note_outcomes(begin, end)
                 return
             except Exception as error:
-                position = int(progress[0])
+                position = int(self.progress[0])
                 if position < 0:  # it did not come to run: the kernel itself did not compile
                     raise
-                kernel.restore(position, self.order, self.route, *self.arguments)
+                kernel.restore(position, self.frame.address)
+                self._note_outcomes(begin, position)
                 self._abort(position, error_reason(error))
                 begin = position + 1
+
+    def _note_outcomes(self, begin: int, end: int) -> None:
+        np.not_equal(self.reason[begin:end], 0, out=self.outcome[begin:end].view(np.bool_))
 
     def _interpreted(self, position: int) -> None:
         row = int(self.order[position])

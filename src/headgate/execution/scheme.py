@@ -236,8 +236,7 @@ class _Crew:
         self.times[:, ticks.IS_ON] = int(run.program.is_timed)
         self.sync = np.zeros(3, np.int64)
         self.kept: list[np.ndarray] = []  # arrays that live as long as the threads use them
-        self.route = np.ascontiguousarray(run.route)
-        self.order = np.ascontiguousarray(run.order)
+        self.order = run.order
         self._graph: tuple[Operations, Graph, int] | None = None
         self._own: list[dict[str, Any]] = []
         self.batch: UnitBatch | None = None  # where the model asked for the graph of operations
@@ -250,9 +249,8 @@ class _Crew:
         return self._own
 
     def _own_arrays(self) -> dict[str, Any]:
-        arrays = dict(self.run.arrays)
-        arrays["counts"] = np.zeros_like(self.run.counts)
-        arrays["undo"] = np.empty_like(arrays["undo"])
+        arrays: dict[str, Any] = {"counts": np.zeros_like(self.run.counts)}
+        arrays["undo"] = np.empty_like(self.run.arrays["undo"])
         for number, name in enumerate(self.run.table_names):
             rows = self.run.touched(name) + 1
             arrays[f"changed_{number}"] = np.empty(rows, np.int64)
@@ -294,19 +292,13 @@ class _Crew:
 
     def work(self, head: Callable[[int], list[int]]) -> None:
         """Let all threads run to the end; `head` gives the first arguments of each."""
-        shared = [
-            self.run.epoch,
-            self._address(self.order),
-            self._address(self.route),
-            self._address(self.run.reason),
-            self._address(self.raised),
-        ]
-        kernel = self.kernels[self.scheme.name]
-        calls = [
-            [*head(n), *shared, self._address(self.times[n]), *self.run.addresses(own)]
+        kernel, epoch = self.kernels[self.scheme.name], self.run.epoch
+        frames = [
+            self.run.frame.but({**own, "raised": self.raised, "times": self.times[n]})
             for n, own in enumerate(self.own)
         ]
-        compile_first(kernel, len(calls[0]))
+        calls = [[*head(n), epoch, frame.address] for n, frame in enumerate(frames)]
+        compile_first(kernel)
         workers.run([partial(kernel, *call) for call in calls])
 
     def _arguments(self) -> Callable[[int], list[int]]:
@@ -371,9 +363,7 @@ class _Crew:
 
     def _resolve(self) -> None:
         """Find the slots of every event before anything runs."""
-        arguments = self.run.addresses(self.run.arrays)
-        order, route = self._addresses(self.order, self.route)
-        self.kernels["resolve"](len(self.order), order, route, *arguments)
+        self.kernels["resolve"](len(self.order), self.run.frame.address)
 
     def operations(self) -> tuple[Operations, int]:
         """What each transaction touches, its rows numbered from 0 on, and how many rows."""
@@ -385,11 +375,8 @@ class _Crew:
         starts = np.empty(count + 1, np.int64)
         found = np.empty(room, np.int64)
         writes = np.empty(room, np.int64)
-        order, route, *arrays = self._addresses(
-            self.order, self.route, bases, starts, found, writes
-        )
-        arguments = self.run.addresses(self.run.arrays)
-        used = self.kernels["collect"](count, order, route, *arrays, *arguments)
+        arrays = self._addresses(bases, starts, found, writes)
+        used = self.kernels["collect"](count, *arrays, self.run.frame.address)
         operations = Operations(starts, found[:used], writes[:used])
         return operations, number_rows(operations, self.run.program.scratch_numbers(int(bases[-1])))
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from headgate.execution.source import BLOCK_EVENTS, SourceWriter
 
-SHARED = "epoch, order, route, reason, raised, times"
 SCHEMES = ("strata", "depth", "ready", "lal", "pat", "nolock")
 
 
@@ -19,33 +18,27 @@ class SchemeWriter:
 
     def __init__(self, writer: SourceWriter) -> None:
         self.writer = writer
-        self.arguments = ", ".join(writer.all_arguments())
 
     def source(self) -> str:
-        bodies = (_STRATA, _DEPTH, _READY, _LAL, _PAT, _NOLOCK)
-        parts = [self._resolve(), self._collect(), self._attempt()]
-        parts += [body.format(shared=SHARED, arguments=self.arguments) for body in bodies]
-        return "\n\n\n".join(parts) + "\n"
-
-    def _branches(self, template: str, indent: str) -> list[str]:
-        return self.writer.branches(template, indent, "get(route, e)")
+        parts = [self._resolve(), self._collect(), _NOTE, self._attempt()]
+        parts += [_STRATA, _DEPTH, _READY, _LAL, _PAT, _NOLOCK]
+        return "\n\n\n".join(self.writer.layout.bound(part) for part in parts) + "\n"
 
     def _resolve(self) -> str:
         """Look up the rows of every event, as a plan needs them before anything runs."""
         lines = ["@njit(nogil=True, cache=True)"]
-        lines += [f"def resolve(count, order, route, {self.arguments}):"]
+        lines += ["def resolve(count, frame):", "    FRAME"]
         lines += [f"    for block in range(0, count, {BLOCK_EVENTS}):"]
         for step in ("seek", "fetch", "resolve"):
             lines += [f"        for i in range(block, min(block + {BLOCK_EVENTS}, count)):"]
             lines += ["            e = get(order, i)"]
-            lines += self._branches(f"{step}_{{0}}(e, {{1}})", "            ")
-        return "\n".join(lines)
+            lines += self.writer.branches(f"{step}_{{0}}(e, frame)", "            ")
+        return "\n".join([*lines, "    return 0"])
 
     def _collect(self) -> str:
         """The operations of every transaction: rows numbered over all tables, each row once."""
         lines = ["@njit(nogil=True, cache=True)"]
-        head = "count, order, route, bases, starts, rows, writes"
-        lines += [f"def collect({head}, {self.arguments}):"]
+        lines += ["def collect(count, bases, starts, rows, writes, frame):", "    FRAME"]
         lines += ["    k = 0", "    for i in range(count):", "        e = get(order, i)"]
         lines += ["        put(starts, i, k)", "        first = k"]
         for number in range(len(self.writer.signatures)):
@@ -72,11 +65,11 @@ class SchemeWriter:
 
     def _attempt(self) -> str:
         """One transaction by one thread: its reason code is all that it leaves behind."""
-        lines = [_NOTE, "", "", "@njit(nogil=True)", f"def attempt(i, {SHARED}, {self.arguments}):"]
+        lines = ["@njit(nogil=True)", "def attempt(i, epoch, frame):", "    FRAME"]
         lines += ["    e = get(order, i)", "    code = 0", "    began = tick(times)", "    try:"]
-        lines += self._branches("code = step_{0}(e, i, epoch, {1})", "        ")
+        lines += self.writer.branches("code = step_{0}(e, i, epoch, frame)", "        ")
         lines += ["    except Exception:", "        add(raised, 0, 1)"]
-        lines += self._branches("restore_{0}(e, {1})", "        ")
+        lines += self.writer.branches("restore_{0}(e, frame)", "        ")
         lines += ["    spend(times, 0, began)", "    put(reason, i, code)", "    return 0"]
         return "\n".join(lines)
 
@@ -94,8 +87,9 @@ def note(rows, writes, first, k, base, slot, write):
     return k + 1"""
 
 _STRATA = '''@njit(nogil=True, cache=True)
-def strata(thread, threads, sync, strata_count, starts, units, taken, {shared}, {arguments}):
+def strata(thread, threads, sync, strata_count, starts, units, taken, epoch, frame):
     """Structured, breadth first: all of one stratum, then a barrier."""
+    FRAME
     for stratum in range(strata_count):
         first, last = get(starts, stratum), get(starts, stratum + 1)
         chunk = max(1, (last - first) // (16 * threads))
@@ -104,31 +98,33 @@ def strata(thread, threads, sync, strata_count, starts, units, taken, {shared}, 
             if begin >= last:
                 break
             for place in range(begin, min(begin + chunk, last)):
-                attempt(get(units, place), {shared}, {arguments})
+                attempt(get(units, place), epoch, frame)
         if threads > 1:
             waited = tick(times)
             barrier(sync, threads)
             spend(times, 1, waited)'''
 
 _DEPTH = '''@njit(nogil=True, cache=True)
-def depth(thread, threads, count, units, before_starts, before, done, {shared}, {arguments}):
+def depth(thread, threads, count, units, before_starts, before, done, epoch, frame):
     """Structured, depth first: each thread its share of every stratum, waiting for its own."""
+    FRAME
     for place in range(thread, count, threads):
         unit = get(units, place)
         waited = tick(times)
         for edge in range(get(before_starts, unit), get(before_starts, unit + 1)):
             wait_for(done, get(before, edge), 1)
         spend(times, 1, waited)
-        attempt(unit, {shared}, {arguments})
+        attempt(unit, epoch, frame)
         store(done, unit, 1)'''
 
 _READY = '''@njit(nogil=True, cache=True)
-def ready(count, sync, queue, after_starts, after, waiting, {shared}, {arguments}):
+def ready(count, sync, queue, after_starts, after, waiting, epoch, frame):
     """Non-structured: whoever is free takes the next ready one and signals those after it.
 
     The first that it makes ready it runs itself, whose rows it has at hand, and so goes down the
     longest paths without delay.
     """
+    FRAME
     while True:
         turn = add(sync, 0, 1)
         if turn >= count:
@@ -143,7 +139,7 @@ def ready(count, sync, queue, after_starts, after, waiting, {shared}, {arguments
         spend(times, 1, waited)
         unit = load(queue, turn)
         while unit >= 0:
-            attempt(unit, {shared}, {arguments})
+            attempt(unit, epoch, frame)
             found = -1
             for edge in range(get(after_starts, unit), get(after_starts, unit + 1)):
                 other = get(after, edge)
@@ -156,8 +152,9 @@ def ready(count, sync, queue, after_starts, after, waiting, {shared}, {arguments
             unit = found'''
 
 _LAL = '''@njit(nogil=True, cache=True)
-def lal(thread, threads, count, sync, locks, starts, rows, writes, {shared}, {arguments}):
+def lal(thread, threads, count, sync, locks, starts, rows, writes, epoch, frame):
     """Lock-ahead two-phase locking: locks are taken in serial order, one transaction at a time."""
+    FRAME
     for unit in range(thread, count, threads):
         waited = tick(times)
         wait_for(sync, 0, unit)
@@ -167,7 +164,7 @@ def lal(thread, threads, count, sync, locks, starts, rows, writes, {shared}, {ar
             lock(locks, get(rows, k), get(writes, k))
         spend(times, 2, waited)
         store(sync, 0, unit + 1)
-        attempt(unit, {shared}, {arguments})
+        attempt(unit, epoch, frame)
         for k in range(get(starts, unit), get(starts, unit + 1)):
             if get(writes, k):
                 store(locks, get(rows, k), 0)
@@ -191,19 +188,20 @@ def lock(locks, row, write):
             give_way()'''
 
 _PAT = '''@njit(nogil=True, cache=True)
-def pat(thread, threads, count, counters, starts, parts, tickets, {shared}, {arguments}):
+def pat(thread, threads, count, counters, starts, parts, tickets, epoch, frame):
     """Partitions with a counter each: a transaction waits for its turn in all of its own."""
+    FRAME
     for unit in range(thread, count, threads):
         waited = tick(times)
         for k in range(get(starts, unit), get(starts, unit + 1)):
             wait_for(counters, get(parts, k), get(tickets, k))
         spend(times, 2, waited)
-        attempt(unit, {shared}, {arguments})
+        attempt(unit, epoch, frame)
         for k in range(get(starts, unit), get(starts, unit + 1)):
             store(counters, get(parts, k), get(tickets, k) + 1)'''
 
 _NOLOCK = '''@njit(nogil=True, cache=True)
-def nolock(thread, threads, count, taken, {shared}, {arguments}):
+def nolock(thread, threads, count, taken, epoch, frame):
     """No order and no isolation: a bound for speed, wrong on purpose."""
     chunk = max(1, count // (16 * threads))
     while True:
@@ -211,4 +209,4 @@ def nolock(thread, threads, count, taken, {shared}, {arguments}):
         if begin >= count:
             return
         for unit in range(begin, min(begin + chunk, count)):
-            attempt(unit, {shared}, {arguments})'''
+            attempt(unit, epoch, frame)'''

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headgate.execution.constraint_source import ConstraintWriter
+from headgate.execution.frame import FrameLayout
 from headgate.execution.output import Output
 from headgate.execution.signature import Signature
 from headgate.state.constraint import Reference
@@ -32,19 +33,20 @@ def written(signature: Signature) -> tuple[Table, ...]:
 
 
 class SourceWriter:
-    """Writes the source of a kernel; every argument name says what it holds.
+    """Writes the source of a kernel; every name in it says what it holds, see frame.py.
 
-    words_T, changed_T, defaults_T, entries_T, mask_T: of table T (the last two are its key index).
-    images_T: where to keep the changed rows as they were before the batch, 0 for nowhere.
-    slots_N, offsets_N: of access N over all transactions. columns_K, out_K: of transaction K.
-    unique_C, unique_mask_C, children_C: of constraint C, see constraint_source.py.
-    after_N: with `updates`, the rows of access N as each transaction left them.
-
-    `declared` are all tables of the engine when a constraint may matter to these transactions.
+    Tables, accesses and transactions are numbered, accesses over all transactions. `declared` are
+    all tables of the engine when a constraint may matter to these transactions. `more` are words
+    that other kernels need in the frame besides, `moving` those that they change as they go.
     """
 
     def __init__(
-        self, signatures: Sequence[Signature], declared: Sequence[Table] = (), updates: bool = False
+        self,
+        signatures: Sequence[Signature],
+        declared: Sequence[Table] = (),
+        updates: bool = False,
+        more: Sequence[str] = (),
+        moving: Sequence[str] = (),
     ) -> None:
         self.signatures = signatures
         self.updates = updates
@@ -58,6 +60,11 @@ class SourceWriter:
             if isinstance(constraint, Reference)
         ]
         self.tables = tuple(dict.fromkeys(found))
+        accesses = sum(len(signature.accesses) for signature in signatures)
+        self.layout = FrameLayout(
+            len(signatures), accesses, len(self.tables), len(self.judge.constraints),
+            tuple(more), tuple(moving),
+        )  # fmt: skip
         self.reasons: list[str] = [""]  # an abort with an empty text is code -1
         for table in self.tables:
             self.reasons.append(f"missing key: {table.name}")
@@ -85,26 +92,6 @@ class SourceWriter:
         before = sum(len(signature.accesses) for signature in self.signatures[:number])
         return list(enumerate(self.signatures[number].accesses, start=before))
 
-    def arguments(self, number: int) -> list[str]:
-        """The arrays one transaction's step needs."""
-        names = [f"columns_{number}"]
-        for place, access in self.accesses(number):
-            names.append(f"slots_{place}")
-            names += [f"offsets_{place}"] if access.form == "each" else []
-            names += [f"after_{place}"] if self.updates and not access.read_only else []
-        for table in self.signatures[number].tables:
-            parts = ("words", "changed", "images", "defaults", "entries", "mask")
-            names += [f"{what}_{self.number(table)}" for what in parts]
-        names += [f"out_{number}"] if self.signatures[number].output is not None else []
-        names += [name for name in self.judge.all_arguments(number) if name not in names]
-        return [*names, "counts", "undo"]
-
-    def all_arguments(self) -> list[str]:
-        names = dict.fromkeys(
-            name for number in range(len(self.signatures)) for name in self.arguments(number)
-        )
-        return list(names)
-
     def source(self) -> str:
         parts = [_PRELUDE]
         parts += [self._find(table) for table in self.tables]
@@ -115,7 +102,7 @@ class SourceWriter:
             parts.append(self._restore_step(number))
             parts.append(self._step(number))
         parts += [self._run(), self._restore()]
-        return "\n\n".join(parts) + "\n"
+        return "\n\n".join(self.layout.bound(part) for part in parts) + "\n"
 
     # The functions below each write one Python function as lines.
 
@@ -147,8 +134,7 @@ class SourceWriter:
 
     def _seek_step(self, number: int) -> str:
         """Ask for the index entries that one event's look-ups begin at."""
-        arguments = ", ".join(self.arguments(number))
-        lines = ["@njit(nogil=True)", f"def seek_{number}(e, {arguments}):"]
+        lines = ["@njit(nogil=True)", f"def seek_{number}(e, frame):", "    FRAME"]
         for place, access in self.accesses(number):
             if is_found_late(access):
                 table, keys = self.number(access.table), self._keys(number, place, access)
@@ -158,8 +144,7 @@ class SourceWriter:
 
     def _fetch_step(self, number: int) -> str:
         """Ask for the rows of one event: those known, and those its look-ups will find first."""
-        arguments = ", ".join(self.arguments(number))
-        lines = ["@njit(nogil=True)", f"def fetch_{number}(e, {arguments}):"]
+        lines = ["@njit(nogil=True)", f"def fetch_{number}(e, frame):", "    FRAME"]
         for place, access in self.accesses(number):
             table, row_bytes = self.number(access.table), 8 * self.width(access)
             if is_found_late(access):
@@ -173,8 +158,7 @@ class SourceWriter:
 
     def _resolve_step(self, number: int) -> str:
         """Look up the rows of one event that must be there."""
-        arguments = ", ".join(self.arguments(number))
-        lines = ["@njit(nogil=True)", f"def resolve_{number}(e, {arguments}):"]
+        lines = ["@njit(nogil=True)", f"def resolve_{number}(e, frame):", "    FRAME"]
         for place, access in self.accesses(number):
             if is_found_late(access):
                 table, keys = self.number(access.table), self._keys(number, place, access)
@@ -184,55 +168,49 @@ class SourceWriter:
         return "\n".join([*lines, "    return 0"])
 
     def _step(self, number: int) -> str:
-        arguments = ", ".join(self.arguments(number))
-        lines = ["@njit(nogil=True)", f"def step_{number}(e, i, epoch, {arguments}):"]
+        lines = ["@njit(nogil=True)", f"def step_{number}(e, i, epoch, frame):", "    FRAME"]
         lines += self._look_up(number)
         lines += self._call(number)
         lines += self._judge(number)
         return "\n".join(lines)
 
     def _look_up(self, number: int) -> list[str]:
-        """Copies to undo, creates, and the test for missing keys."""
-        lines, saved, create, missing = [], ["    u = word(0)"], [], []
-        undo = f"restore_{number}(e, {', '.join(self.arguments(number))})"
-        has_create = any(access.create for _, access in self.accesses(number))
+        """The test for missing keys, copies to undo, creates.
+
+        In this order: a row that the event itself creates is no row for a parameter that needs
+        one, and where a key is missing there is nothing to undo.
+        """
+        lines, missing, saved, create = [], [], ["    u = word(0)"], []
         for place, access in self.accesses(number):
             table, width = self.number(access.table), self.width(access)
-            inside = "    "
+            slot, inside, loop = f"s_{place}", "    ", []
             if access.form == "each":
                 lines.append(f"    first_{place} = get(offsets_{place}, e)")
                 lines.append(f"    last_{place} = get(offsets_{place}, e + 1)")
-                loop = f"    for j in range(first_{place}, last_{place}):"
-                bind, slot, inside = (
-                    f"        s_{place} = get(slots_{place}, j)",
-                    f"s_{place}",
-                    "        ",
-                )
-                saved += [loop, bind] if not access.read_only else []
-                create += [loop, bind] if access.create else []
-                missing += [loop, bind] if not access.create else []
+                loop = self.loop(place)
+                inside = "        "
             else:
-                slot = f"s_{place}"
                 lines.append(f"    {slot} = get(slots_{place}, e)")
-            if not access.read_only:
-                guard = f"if {slot} >= 0:" if not access.create else "if True:"
-                saved.append(f"{inside}{guard}")
-                saved += [
-                    f"{inside}    u = save(words_{table}, {slot}, undo, u, {self.width(access)})"
+            if not access.create:
+                missing += [
+                    *loop,
+                    f"{inside}if {slot} < 0 or get(words_{table}, {slot} * {width}) & 1 == 0:",
+                    f"{inside}    return {self.reason(f'missing key: {access.table.name}')}",
                 ]
+            if not access.read_only:
+                saved += [*loop, f"{inside}u = save(words_{table}, {slot}, undo, u, {width})"]
             if access.create:
-                create.append(f"{inside}create(words_{table}, {slot}, defaults_{table}, "
-                              f"{len(access.table.key)}, {self.width(access)})")  # fmt: skip
-            else:
-                failure = f"return {self.reason(f'missing key: {access.table.name}')}"
-                missing.append(
-                    f"{inside}if {slot} < 0 or get(words_{table}, {slot} * {width}) & 1 == 0:"
-                )
-                missing += [f"{inside}    {undo}"] if has_create else []
-                missing.append(f"{inside}    {failure}")
-        # With no create there is nothing to undo, so the test comes before the copies.
-        ordered = [*saved, *create, *missing] if has_create else [*missing, *saved]
-        return [*lines, *ordered]
+                create += [
+                    *loop,
+                    f"{inside}create(words_{table}, {slot}, defaults_{table}, "
+                    f"{len(access.table.key)}, {width})",
+                ]
+        return [*lines, *missing, *saved, *create]
+
+    def loop(self, place: int) -> list[str]:
+        """Over the rows of an `each`, whose span a step knows."""
+        return [f"    for j in range(first_{place}, last_{place}):",
+                f"        s_{place} = get(slots_{place}, j)"]  # fmt: skip
 
     def _call(self, number: int) -> list[str]:
         signature, lines, names = self.signatures[number], [], []
@@ -251,28 +229,24 @@ class SourceWriter:
                 else:
                     span = f"first_{place}, last_{place}"
                     names.append(f"rows_{place}({words}, slots_{place}, {span})")
-        undo = f"restore_{number}(e, {', '.join(self.arguments(number))})"
         if signature.output is not None:
             for word in range(output_words(signature)):
                 lines.append(f"    put(out_{number}, i * {output_words(signature)} + {word}, 0)")
         lines.append(f"    code = function_{number}({', '.join(names)})")
-        lines += ["    if code is not None:", f"        {undo}"]
-        lines += ["        reason = code_of(code)", "        return reason if reason != 0 else -1"]
+        lines += ["    if code is not None:", f"        restore_{number}(e, frame)"]
+        lines += ["        why = code_of(code)", "        return why if why != 0 else -1"]
         return lines
 
     def _judge(self, number: int) -> list[str]:
         """The checks of the rows that changed, then the marks of what this epoch changed."""
         checks, marks = ["    u = word(0)"], ["    u = word(0)"]
-        undo = f"restore_{number}(e, {', '.join(self.arguments(number))})"
         for place, access in self.accesses(number):
             if access.read_only:
                 continue
             table, inside = self.number(access.table), "    "
             if access.form == "each":
-                loop = [f"    for j in range(first_{place}, last_{place}):",
-                        f"        s_{place} = get(slots_{place}, j)"]  # fmt: skip
-                checks += loop
-                marks += loop
+                checks += self.loop(place)
+                marks += self.loop(place)
                 inside = "        "
             where, width = f"words_{table}, s_{place}", self.width(access)
             if access.table.check is not None:
@@ -283,7 +257,7 @@ class SourceWriter:
                     f"{inside}if is_alive({where}, {width}):",
                     f"{inside}    if differs({where}, undo, u, {width}):",
                     f"{inside}        if not check_{table}(row_{place}({where})):",
-                    f"{inside}            {undo}",
+                    f"{inside}            restore_{number}(e, frame)",
                     f"{inside}            return {reason}",
                 ]
             step = f"{inside}u += {width}"
@@ -307,16 +281,14 @@ class SourceWriter:
             table, width = self.number(access.table), self.width(access)
             call = f"keep(words_{table}, s_{place}, after_{place}, {{0}}, {width})"
             if access.form == "each":
-                lines += [f"    for j in range(first_{place}, last_{place}):",
-                          f"        s_{place} = get(slots_{place}, j)"]  # fmt: skip
-                lines.append("        " + call.format("j"))
+                lines += [*self.loop(place), "        " + call.format("j")]
             else:
                 lines.append("    " + call.format("e"))
         return lines
 
     def _restore_step(self, number: int) -> str:
-        arguments = ", ".join(self.arguments(number))
-        lines = ["@njit(nogil=True)", f"def restore_{number}(e, {arguments}):", "    u = word(0)"]
+        lines = ["@njit(nogil=True)", f"def restore_{number}(e, frame):", "    FRAME"]
+        lines.append("    u = word(0)")
         for place, access in self.accesses(number):
             if access.read_only:
                 continue
@@ -336,36 +308,34 @@ class SourceWriter:
     def _run(self) -> str:
         """The loop over the batch, in blocks: all of a block's index entries are asked for, then
         all of its rows, so that waits for memory overlap and few are left when it runs."""
-        head = "begin, end, epoch, order, route, outcome, reason, progress"
         lines = ["@njit(nogil=True, cache=True)"]
-        lines += [f"def run({head}, {', '.join(self.all_arguments())}):"]
+        lines += ["def run(begin, end, epoch, frame):", "    FRAME"]
         lines += [f"    for block in range(begin, end, {BLOCK_EVENTS}):"]
         lines += [f"        stop = min(block + {BLOCK_EVENTS}, end)"]
         for step in ("seek", "fetch", "resolve"):
-            lines += ["        for i in range(block, stop):", "            e = order[i]"]
-            lines += self.branches(f"{step}_{{0}}(e, {{1}})", "            ")
-        lines += ["        for i in range(block, stop):", "            e = order[i]"]
-        lines += ["            progress[0] = i"]
-        lines += self.branches("code = step_{0}(e, i, epoch, {1})", "            ")
-        lines += ["            outcome[i] = 0 if code == 0 else 1", "            reason[i] = code"]
+            lines += ["        for i in range(block, stop):", "            e = get(order, i)"]
+            lines += self.branches(f"{step}_{{0}}(e, frame)", "            ")
+        lines += ["        for i in range(block, stop):", "            e = get(order, i)"]
+        lines += ["            put(progress, 0, i)"]
+        lines += self.branches("code = step_{0}(e, i, epoch, frame)", "            ")
+        lines += ["            put(reason, i, code)", "    return 0"]
         return "\n".join(lines)
 
     def _restore(self) -> str:
         lines = ["@njit(nogil=True, cache=True)"]
-        lines += [f"def restore(i, order, route, {', '.join(self.all_arguments())}):"]
-        lines += ["    e = order[i]"]
-        lines += self.branches("restore_{0}(e, {1})", "    ")
-        return "\n".join(lines)
+        lines += ["def restore(i, frame):", "    FRAME", "    e = get(order, i)"]
+        lines += self.branches("restore_{0}(e, frame)", "    ")
+        return "\n".join([*lines, "    return 0"])
 
-    def branches(self, template: str, indent: str, route: str = "route[e]") -> list[str]:
+    def branches(self, template: str, indent: str) -> list[str]:
         """The call for the event's transaction, chosen by its route where there are several."""
         lines = []
         last = len(self.signatures) - 1
         for number in range(len(self.signatures)):
-            call = template.format(number, ", ".join(self.arguments(number)))
+            call = template.format(number)
             if last == 0:
                 return [f"{indent}{call}"]
-            test = f"if {route} == {number}:" if number < last else "else:"
+            test = f"if get(route, e) == {number}:" if number < last else "else:"
             lines += [f"{indent}{'el' if 0 < number < last else ''}{test}", f"{indent}    {call}"]
         return lines
 

@@ -27,7 +27,6 @@ class UnitWriter:
     def __init__(self, writer: SourceWriter, slicings: Sequence[Slicing]) -> None:
         self.writer = writer
         self.slicings = slicings
-        self.arguments = ", ".join(writer.all_arguments())
         self.may_hang = any(slicing.may_hang for slicing in slicings)
 
     def is_cut(self, number: int) -> bool:
@@ -43,8 +42,8 @@ class UnitWriter:
                 for place, one in enumerate(self.slicings[number].slices):
                     parts.append(self._perform(number, str(place), one))
         parts.append(self._attempt())
-        parts += [text.replace("ARGUMENTS", self.arguments) for text in EXPLORATIONS]
-        return "\n\n\n".join(parts) + "\n"
+        parts += EXPLORATIONS
+        return "\n\n\n".join(self.writer.layout.bound(part) for part in parts) + "\n"
 
     def parameters(self, number: int) -> list[tuple[str, int, Access]]:
         """The accesses of a transaction: parameter, number over all transactions, access."""
@@ -67,10 +66,10 @@ class UnitWriter:
     def _collect(self) -> str:
         """Operations and units of every transaction, in serial order."""
         head = (
-            "count, whole, order, route, bases, starts, rows, writes, tables, slots, locals_, "
+            "count, whole, bases, starts, rows, writes, tables, slots, locals_, "
             "unit_of, unit_starts, transaction_of, part, read_starts, reads, lists, sizes"
         )
-        lines = ["@njit(nogil=True, cache=True)", f"def collect({head}, {self.arguments}):"]
+        lines = ["@njit(nogil=True, cache=True)", f"def collect({head}, frame):", "    FRAME"]
         lines += ["    k, u, r = 0, 0, 0", "    for i in range(count):"]
         lines += ["        e = get(order, i)", "        put(starts, i, k)"]
         lines += ["        put(unit_starts, i, u)", "        first, shared = k, 0"]
@@ -163,7 +162,8 @@ class UnitWriter:
 
     def _perform(self, number: int, label: str, part: Slice) -> str:
         lines = ["@njit(nogil=True)"]
-        lines += [f"def perform_{number}_{label}(u, i, e, keys, plan, scratch, {self.arguments}):"]
+        lines += [f"def perform_{number}_{label}(u, i, e, keys, plan, scratch, frame):"]
+        lines += ["    FRAME"]
         body: list[str] = []
         creates: list[str] = []
         missing: list[str] = []
@@ -176,7 +176,7 @@ class UnitWriter:
                 alive = f"get(scratch, {self.writer.number(access.table)})"
                 creates += self._create(place, access, alive) if access.create else []
                 missing += self._missing(place, access, alive) if not access.create else []
-        body += [*creates, *missing, "if keys:", "    return 0"]
+        body += [*missing, *creates, "if keys:", "    return 0"]
         body += self._call(number, label, part)
         body += self._checks(number, part)
         body += self._keep(number, part)
@@ -253,8 +253,8 @@ class UnitWriter:
             f"code = {called}({', '.join(names)})",
             "if code is not None:",
             f"    put(get(plan, {versions.RANK}), u, {rank})",
-            "    reason = code_of(code)",
-            "    return reason if reason != 0 else -1",
+            "    why = code_of(code)",
+            "    return why if why != 0 else -1",
         ]
 
     def _checks(self, number: int, part: Slice) -> list[str]:
@@ -291,22 +291,21 @@ class UnitWriter:
 
     def _attempt(self) -> str:
         """One unit by one thread; 1 when an abort must be settled before others go on."""
-        lines = ["@njit(nogil=True)", f"def perform(u, keys, plan, scratch, {self.arguments}):"]
+        lines = ["@njit(nogil=True)", "def perform(u, keys, plan, scratch, frame):"]
         lines += _PERFORM_HEAD.splitlines()
         for number in range(len(self.writer.signatures)):
             inside = "        "
             if len(self.writer.signatures) > 1:
-                lines.append(f"        if route == {number}:")
+                lines.append(f"        if routed == {number}:")
                 inside += "    "
-            call = f"code = perform_{number}_{{0}}(u, i, e, keys, plan, scratch, {self.arguments})"
+            call = f"code = perform_{number}_{{0}}(u, i, e, keys, plan, scratch, frame)"
             if not self.is_cut(number):
                 lines.append(inside + call.format(WHOLE))
                 continue
             lines += [f"{inside}if part < 0:", f"{inside}    {call.format(WHOLE)}"]
             for place in range(len(self.slicings[number].slices)):
                 lines += [f"{inside}elif part == {place}:", f"{inside}    {call.format(place)}"]
-        attempt = _ATTEMPT.replace("ARGUMENTS", self.arguments)
-        return "\n".join([*lines, *_PERFORM_TAIL.splitlines(), *attempt.splitlines()])
+        return "\n".join([*lines, *_PERFORM_TAIL.splitlines(), *_ATTEMPT.splitlines()])
 
 
 def named(text: str) -> str:
@@ -321,7 +320,7 @@ _CONSTANTS = [name for name in vars(versions) if name.isupper()]
 _PERFORM_HEAD = named("""\
     i = get(get(plan, <TRANSACTION_OF>), u)
     e = get(get(plan, <ORDER>), i)
-    route = get(get(plan, <ROUTE>), e)
+    routed = get(get(plan, <ROUTE>), e)
     part = get(get(plan, <PART>), u)
     code = 0
     try:""")
@@ -336,13 +335,13 @@ _PERFORM_TAIL = named("""\
 _ATTEMPT = named("""
 
 @njit(nogil=True)
-def attempt(u, plan, scratch, times, ARGUMENTS):
+def attempt(u, plan, scratch, times, frame):
     i = get(get(plan, <TRANSACTION_OF>), u)
     if load(get(plan, <FAILED>), i):
         store(get(plan, <STATE>), u, <ABT>)
         return 0
     began = tick(times)
-    code = perform(u, word(0), plan, scratch, ARGUMENTS)
+    code = perform(u, word(0), plan, scratch, frame)
     spend(times, 0, began)
     if code != 0:
         store(get(plan, <STATE>), u, <ABT>)
@@ -352,7 +351,7 @@ def attempt(u, plan, scratch, times, ARGUMENTS):
 
 
 @njit(nogil=True, cache=True)
-def reasons(begin, end, plan, scratch, ARGUMENTS):
+def reasons(begin, end, plan, scratch, frame):
     # Units of a failed transaction that did not run may know a reason that comes first.
     starts = get(plan, <UNIT_STARTS>)
     for i in range(begin, end):
@@ -364,7 +363,7 @@ def reasons(begin, end, plan, scratch, ARGUMENTS):
                 best = min(best, get(get(plan, <RANK>), u))
         for u in range(get(starts, i), get(starts, i + 1)):
             if get(get(plan, <CODE>), u) == 0:
-                perform(u, word(1 if best <= <RANK_ABORT> else 0), plan, scratch, ARGUMENTS)
+                perform(u, word(1 if best <= <RANK_ABORT> else 0), plan, scratch, frame)
     return 0
 """)
 

@@ -48,8 +48,8 @@ class UnitBatch:
         self.scratch = Scratch() if scratch is None or bounds.IS_ON else scratch
         self.scratch.begin()
         self.kernels = run.program.unit_kernels
-        self.order = np.ascontiguousarray(run.order)
-        self.route = np.ascontiguousarray(run.route)
+        self.order, self.route = run.order, run.route
+        self.frame = run.frame_of(self.kernels.layout)
         self.kept: list[np.ndarray] = []  # arrays that live as long as a thread may use them
         self.lists = self._lists()
         self.units = self._collect(whole)
@@ -87,12 +87,12 @@ class UnitBatch:
         reads, sizes = empty(read_room), np.zeros(3, np.int64)
         addresses = np.array([self.address(array) for array in self.lists], np.int64)
         arrays = (
-            self.order, self.route, bases, starts, rows, writes, self.tables, self.slots,
+            bases, starts, rows, writes, self.tables, self.slots,
             self.locals, unit_of, unit_starts, transaction_of, part, read_starts, reads, addresses,
             sizes,
         )  # fmt: skip
         given = [self.address(array) for array in arrays]
-        self.kernels.kernels["collect"](count, int(whole), *given, *run.addresses(run.arrays))
+        self.kernels.kernels["collect"](count, int(whole), *given, self.frame.address)
         operations, units, read = (int(size) for size in sizes)
         found = Operations(starts, rows[:operations], writes[:operations])
         row_count = number_rows(found, run.program.scratch_numbers(int(bases[-1])))
@@ -214,18 +214,18 @@ class UnitCrew:
     def work(self) -> bool:
         """Run all units; False when the batch must be run serially, with nothing changed."""
         kernel, head = self._kernel()
-        shared = self.run.addresses(self.run.arrays)
+        frame = self.batch.frame.address
         scratch = [self._scratch() for _ in range(self.threads)]
         times = [self.batch.address(self.times[thread]) for thread in range(self.threads)]
         everyone = range(self.threads)
-        _share(kernel, [[*head(n, scratch[n], times[n]), *shared] for n in everyone])
+        _share(kernel, [[*head(n, scratch[n], times[n]), frame] for n in everyone])
         if self.sync[versions.GAVE_UP]:
             return False
         count, reasons = self.batch.units.transactions, self.batch.kernels.kernels["reasons"]
         if self.failed.any():
             edges = np.linspace(0, count, self.threads + 1).astype(int).tolist()
             shares = [[edges[n], edges[n + 1], self.plan, scratch[n]] for n in everyone]
-            _share(reasons, [[*share, *shared] for share in shares])
+            _share(reasons, [[*share, frame] for share in shares])
         return not versions.judge(self.plan, count, self.batch.address(self.run.reason))
 
     def _kernel(self) -> tuple[Any, Callable[[int, int, int], list[int]]]:
@@ -302,7 +302,7 @@ class UnitCrew:
 
 def _share(kernel: Any, calls: list[list[int]]) -> None:
     """Run a kernel on every thread."""
-    compile_first(kernel, len(calls[0]))
+    compile_first(kernel)
     workers.run([partial(kernel, *call) for call in calls])
 
 

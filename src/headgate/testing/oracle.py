@@ -206,12 +206,12 @@ class SerialOracle:
             raise ValueError("an event without a transaction cannot run")
         signature, values = event.transaction.signature, event.values()
         rows = [self._copies(access, values, copies) for access in signature.accesses]
+        missing = _missing(signature.accesses, rows)
+        if missing is not None:
+            return missing
         for access, records in zip(signature.accesses, rows, strict=True):
             if access.create:
                 _create(access.table, records)
-        for access, records in zip(signature.accesses, rows, strict=True):
-            if not all(record.alive for record in records):
-                return f"missing key: {access.table.name}"
         try:
             event.left = _left(signature, rows)
             with decimal.localcontext(EXACT):
@@ -250,6 +250,15 @@ class SerialOracle:
             copies.setdefault((table.name, key), nothing if row is None else row.copy())
             found.append(copies[table.name, key])
         return found
+
+
+def _missing(accesses: Sequence[Access], rows: Sequence[Sequence[Record]]) -> str | None:
+    """The first parameter that needs a row which was not there before the event, as a reason."""
+    for access, records in zip(accesses, rows, strict=True):
+        for record in records:
+            if not record.alive and not access.create:
+                return f"missing key: {access.table.name}"
+    return None
 
 
 def _create(table: Table, records: Iterable[Record]) -> None:
