@@ -24,6 +24,8 @@ if TYPE_CHECKING:
         StoreError,
     )
     from headgate.execution.actions import abort, decimal, delete
+    from headgate.migrating import Trial, migrate
+    from headgate.migrations import Migration
     from headgate.query.sql import Answer
     from headgate.results import Result
     from headgate.spark.session import register
@@ -45,16 +47,19 @@ __all__ = [
     "InvariantError",
     "LimitError",
     "LockedError",
+    "Migration",
     "Result",
     "Retention",
     "ServerError",
     "StoreError",
     "Table",
     "Transaction",
+    "Trial",
     "abort",
     "connect",
     "decimal",
     "delete",
+    "migrate",
     "open",
     "output",
     "register",
@@ -71,6 +76,8 @@ _HOMES = {
     ),
     "engine": "Engine",
     "execution.actions": "abort decimal delete",
+    "migrating": "Trial migrate",
+    "migrations": "Migration",
     "query.sql": "Answer",
     "results": "Result",
     "spark.session": "register",

@@ -5,18 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from headgate.durability.reader import stored_names
 from headgate.errors import DeclarationError, FormatError
 from headgate.inlet import Plan, Route, updated_columns
+from headgate.migrations import Migration
 from headgate.query.stored import UNROUTED
 from headgate.results import results_schema
 from headgate.state.constraint import check_reference
 from headgate.state.integrity import first_violation
 from headgate.state.rows import Rows
 from headgate.state.schema import Column, ColumnType, Schema
+from headgate.state.storage import Storage, fresh_name
 from headgate.state.table import Table
+from headgate.suggestion import advice
 from headgate.transactions import Transaction
 
-FORMAT = 2  # what this Headgate can read; 2 has tables with constraints over several rows
+# What this Headgate can read: 2 has tables with constraints over several rows, 3 declarations that
+# changed with an epoch.
+FORMAT = 3
 
 
 def describe_table(table: Table) -> dict[str, Any]:
@@ -44,7 +50,7 @@ def read_table(name: str, description: Mapping[str, Any]) -> Table:
 
 def format_of(tables: Iterable[Table]) -> int:
     """The oldest format that says all of these declarations."""
-    return FORMAT if any(table.constraints for table in tables) else 1
+    return 2 if any(table.constraints for table in tables) else 1
 
 
 def check_format(manifest: Mapping[str, Any]) -> None:
@@ -55,6 +61,57 @@ def check_format(manifest: Mapping[str, Any]) -> None:
             f"the store's declarations have format {found}, this Headgate knows up to {FORMAT}: "
             "upgrade Headgate to open it"
         )
+
+
+def merged_manifest(
+    before: Mapping[str, Any],
+    tables: Mapping[str, Table],
+    streams: Mapping[str, Any],
+    seen: Iterable[Migration] = (),
+) -> dict[str, Any]:
+    """The manifest when a program's tables and streams join what the store has.
+
+    A new store is beyond all the migrations that its program has `seen`.
+    """
+    kept = {name: before[name] for name in ("since", "migrations", "past") if name in before}
+    if seen:
+        known = {one["name"] for one in kept.get("migrations", ())}
+        added = [{"name": one.name, "epoch": 0} for one in seen if one.name not in known]
+        kept["migrations"] = [*kept.get("migrations", ()), *added]
+    storages = storages_of(before, tables)
+    described = {
+        name: {**describe_table(table), **storages[name].describe(name)}
+        for name, table in tables.items()
+    }
+    is_changed = kept or any("stored" in one for one in described.values())
+    form = FORMAT if is_changed else format_of(tables.values())
+    return {"format": form, "tables": described, "streams": dict(streams), **kept}
+
+
+def storages_of(manifest: Mapping[str, Any], tables: Mapping[str, Table]) -> dict[str, Storage]:
+    """Where the rows of each table are; what is new gets a name that nothing had before."""
+    versions = [manifest, *manifest.get("past", ())]
+    used = {stored for version in versions for stored in stored_names(version)}
+    found = {}
+    for name, table in tables.items():
+        known = manifest.get("tables", {}).get(name)
+        if known is None:
+            found[name] = Storage(fresh_name(name, used))
+            continue
+        storage, columns = Storage.read(name, known), Schema.parse(known["columns"]).names
+        for column in table.schema.names:
+            if column not in columns:
+                storage = storage.with_new(column, columns)
+                columns = (*columns, column)
+        found[name] = storage
+    return found
+
+
+def fit_tables(declared: Iterable[Table], stored: Mapping[str, Any]) -> dict[str, Table]:
+    """As `merge_tables`; and every reference leads to one of them."""
+    found = merge_tables(declared, stored)
+    check_parents(found)
+    return found
 
 
 def merge_tables(declared: Iterable[Table], stored: Mapping[str, Any]) -> dict[str, Table]:
@@ -73,7 +130,7 @@ def _refuse_difference(declared: Table, stored: Table) -> None:
         if constraint not in declared.constraints:
             raise DeclarationError(
                 f"table {declared.name!r}: the store has the constraint {constraint.name!r}, "
-                "the program does not; declare it as the store has it, or open another store"
+                f"the program does not; {advice(declared, stored)}"
             )
     _refuse_bare_columns(declared, stored)
     mine, theirs = describe_table(_without_new_columns(declared, stored)), describe_table(stored)
@@ -81,8 +138,7 @@ def _refuse_difference(declared: Table, stored: Table) -> None:
         if mine[part] != theirs[part]:
             raise DeclarationError(
                 f"table {declared.name!r}: the program declares {part} {mine[part]!r}, "
-                f"the store has {theirs[part]!r}; declare it as the store has it, "
-                "or open another store"
+                f"the store has {theirs[part]!r}; {advice(declared, stored)}"
             )
 
 
@@ -93,7 +149,9 @@ def _refuse_bare_columns(declared: Table, stored: Table) -> None:
         name = bare[0].name
         raise DeclarationError(
             f"table {declared.name!r}: the store has no column {name!r}, and its rows need a value "
-            f"for it; declare a default, as in: {bare[0].ddl} {_zero_default(bare[0])}"
+            f"for it; declare a default, as in: {bare[0].ddl} {_zero_default(bare[0])}, or compute "
+            f"it: migrations=[hg.Migration('...').add_column({declared.name!r}, {bare[0].ddl!r}, "
+            "value='an SQL expression over the row')]"
         )
 
 
@@ -162,7 +220,7 @@ def merge_stream(stored: Mapping[str, Any] | None, results: Schema) -> dict[str,
                 f"results column {column.name!r} is a {column.type}, "
                 f"the store's stream has it as a {columns[column.name].type}"
             )
-    return {"results": Schema(tuple(columns.values())).ddl}
+    return {**(stored or {}), "results": Schema(tuple(columns.values())).ddl}
 
 
 def _is_wider(new: ColumnType, old: ColumnType) -> bool:

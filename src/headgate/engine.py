@@ -11,6 +11,7 @@ a row and that point, the engine stops: what is in memory is then in doubt, and 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,11 +31,11 @@ from headgate.declarations import (
     check_format,
     check_parents,
     declared_streams,
-    describe_table,
-    format_of,
     merge_streams,
     merge_tables,
+    merged_manifest,
     refuse_broken,
+    storages_of,
 )
 from headgate.durability import Commit, Retention
 from headgate.durability import Inlet as InletState
@@ -51,6 +52,8 @@ from headgate.io import Clock, Disk, RealClock
 from headgate.journal import Journal
 from headgate.loading import fill, loaded_changes
 from headgate.memory import Memory, Source
+from headgate.migrating import checked, migrate_store
+from headgate.migrations import Migration
 from headgate.naming import by_name, check_tables_known, find_route, find_table, find_transaction
 from headgate.once import Once
 from headgate.planning.figures import Figures
@@ -74,6 +77,7 @@ from headgate.results import (
 from headgate.scheduling.decision import Decision
 from headgate.sources import Caller, EngineInlet, Sources
 from headgate.state.rows import Rows
+from headgate.state.storage import Storages
 from headgate.state.table import Table
 from headgate.transactions import Transaction
 
@@ -93,6 +97,7 @@ def open_engine(
     retain: Retention | None = None,
     recovery: str = "strong",
     changed_code: str = "refuse",
+    migrations: Iterable[Migration] = (),
     disk: Disk | None = None,
     clock: Clock | None = None,
 ) -> Engine:
@@ -102,7 +107,8 @@ def open_engine(
     threads share a sync) or "none" (survives a killed process, not a power cut). `retain` says
     which past epochs to keep; None keeps all. `recovery` is "strong" (the log holds changed rows)
     or "weak" (it holds the input, which is run again; refused when the code has changed since,
-    unless `changed_code="accept"`).
+    unless `changed_code="accept"`). `migrations` lead from what the store declares to what this
+    program does; those that the store has not seen are applied first, each as one epoch.
 
     >>> accounts = Table("accounts", "id bigint, balance double", key="id")
     >>> with open_engine(None, tables=[accounts]) as engine:
@@ -110,12 +116,21 @@ def open_engine(
     1
     """
     _check_place(path, retain)
-    journal = Journal.open(path, disk, clock or RealClock(), durability, retain)
-    try:
-        return Engine(journal, tables, transactions, recovery, changed_code, clock or RealClock())
-    except BaseException:
-        journal.close()
-        raise
+    clock = clock or RealClock()
+    declared = list(by_name(tables, "table", Table).values())
+    given = checked(migrations)
+    with contextlib.ExitStack() as opened:
+        journal = Journal.open(path, disk, clock, durability, retain)
+        opened.callback(journal.close)
+        if journal.store is not None and journal.manifest.get("tables"):
+            if migrate_store(journal.store, given, declared, clock):
+                opened.close()  # its rows are of the declarations before
+                journal = Journal.open(path, disk, clock, durability, retain)
+                opened.callback(journal.close)
+            given = []
+        engine = Engine(journal, declared, transactions, recovery, changed_code, clock, given)
+        opened.pop_all()
+        return engine
 
 
 def _check_place(path: Any, retain: Any) -> None:
@@ -140,6 +155,7 @@ class Engine:
         recovery: str,
         changed_code: str,
         clock: Clock,
+        seen: Sequence[Migration] = (),
     ) -> None:
         if recovery not in ("strong", "weak") or changed_code not in ("refuse", "accept"):
             raise InputError(
@@ -155,6 +171,7 @@ class Engine:
         self._lock = threading.RLock()
         self._guard = Guard(journal)
         self._gathering = Gathering(self._run_calls, self._guard.wait)
+        self._seen = seen  # migrations that a new store is beyond from the start
         declared = by_name(tables, "table", Table)
         self.transactions = by_name(transactions, "transaction", Transaction)
         self._begin(declared)
@@ -169,7 +186,7 @@ class Engine:
         for table in self.tables.values():
             check_compiles(table)
         self._streams = declared_streams(manifest.get("streams", {}), self.transactions)
-        self._memory = Memory(self.tables)
+        self._memory = Memory(self.tables, Storages(storages_of(manifest, self.tables)))
         self._sources = Sources(self._memory, self._journal)
         once = Once(self._memory.calls)
         self.calling = Calling(self._run_calls_of, self._guard, self._lock, once, self.transactions)
@@ -229,12 +246,8 @@ class Engine:
 
     def _declare(self) -> None:
         """Write the manifest when it does not yet say all that this program declares."""
-        manifest = {
-            "format": format_of(self.tables.values()),
-            "tables": {name: describe_table(table) for name, table in self.tables.items()},
-            "streams": self._streams,
-        }
-        self._journal.declare(manifest)
+        before = self._journal.manifest
+        self._journal.declare(merged_manifest(before, self.tables, self._streams, self._seen))
 
     # --- loading ------------------------------------------------------------------------------
 
@@ -254,7 +267,7 @@ class Engine:
     def _commit_load(self, rows: Rows, slots: range) -> None:
         name = rows.table.name
         if self._journal.store is not None:
-            changes = {name: loaded_changes(rows, slots)}
+            changes = self._memory.storages.to_files({name: loaded_changes(rows, slots)})
             commit = Commit(self._memory.epoch + 1, self._clock.time_us(), changes=changes)
             self._journal.append(commit, later=False)
         self._memory.advance(None, {}, {name: np.arange(slots.start, slots.stop)})
@@ -546,7 +559,7 @@ class Engine:
                 changes = {name: memory.changes(name, slots) for name, slots in changed}
             commit = Commit(
                 memory.epoch + 1, self._clock.time_us(), source,
-                changes if is_input else {**changes, **known}, batch, inlets,
+                {} if is_input else memory.storages.to_files({**changes, **known}), batch, inlets,
                 border.input, border.fingerprint, memory.used_slots() if is_input else {},
             )  # fmt: skip
             self._journal.append(commit, later=later)
@@ -602,7 +615,8 @@ class Engine:
         epoch: int | None = None,
     ) -> Answer:
         """The rows of a table: all, those where a SQL condition holds, or columns have values."""
-        return self._reading.scan(self._table_name(table), where, columns, epoch)
+        name = self._table_name(table) if epoch is None else table_name(table)
+        return self._reading.scan(name, where, columns, epoch)
 
     def explain(
         self,
@@ -629,6 +643,14 @@ class Engine:
     def metrics(self) -> dict[str, int]:
         """Counts since the engine was opened: `retries` of transactions that had to run again."""
         return {"retries": sum(program.retries for program in self._programs.values())}
+
+    def snapshot(self) -> None:
+        """Write all tables as a snapshot now: the store then opens without what was logged before.
+
+        One is written by itself whenever the log has grown long.
+        """
+        with self._lock, self._guard.running():
+            self._journal.snapshot(self._memory.epoch, self._memory.images)
 
     # --- the end ------------------------------------------------------------------------------
 
@@ -657,3 +679,8 @@ class Engine:
 
     def _table_name(self, table: Table | str) -> str:
         return find_table(table, self.tables).name
+
+
+def table_name(table: Table | str) -> str:
+    """The name of a table that is given by itself or by its name."""
+    return table if isinstance(table, str) else table.name

@@ -167,6 +167,13 @@ class Journal:
             self._snapshots = ThreadPoolExecutor(1, thread_name_prefix="headgate-snapshot")
         self._snapshot = self._snapshots.submit(self.store.snapshot)
 
+    def snapshot(self, epoch: int, images: Callable[[], Any]) -> None:
+        """Write a snapshot of the epoch now."""
+        if self.store is not None:
+            self._await_appended(self.store, epoch)
+            given = images() if self.store.needs_images() else None
+            self.store.snapshot(epoch, given)
+
     def close(self) -> None:
         """Make everything durable and release the store."""
         for threads in (self._writers, self._snapshots):

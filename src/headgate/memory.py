@@ -14,9 +14,10 @@ from headgate.calls import TABLE as CALLS
 from headgate.calls import Calls
 from headgate.durability import ALIVE, SLOT, Commit, Inlet, Recovered
 from headgate.query.replica import Replica
-from headgate.restoring import Restoring, completed
+from headgate.restoring import Restoring
 from headgate.state.columns import to_arrow
 from headgate.state.rows import Rows
+from headgate.state.storage import Storages
 from headgate.state.strings import StringPool
 from headgate.state.table import Table
 
@@ -28,13 +29,15 @@ SNAPSHOT_CHUNK_ROWS = 1 << 16
 class Memory:
     """The tables of one engine and all else that an epoch changes; used under the engine's lock."""
 
-    def __init__(self, tables: Mapping[str, Table]) -> None:
+    def __init__(self, tables: Mapping[str, Table], storages: Storages) -> None:
+        self.storages = storages
         self.epoch = 0
         self.pool = StringPool()
         self.rows = {name: Rows(table, self.pool) for name, table in tables.items()}
         self.replica = Replica(self, tables)
-        self.restoring = Restoring(self.rows)
+        self.restoring = Restoring(self.rows, storages)
         self.calls = Calls()
+        self._dropped: list[str] = []  # tables in the files that are declared no more
         self.written: set[str] = set()  # tables that were filled or written, now or before
         self.inlets: dict[str, Inlet] = {}
         self.sources: dict[
@@ -52,19 +55,23 @@ class Memory:
         self.inlets = dict(recovered.inlets)
         self.restoring.end()
         self.calls.restore(recovered.images.get(CALLS))
-        for name, count in recovered.slots.items():
-            if name != CALLS:
+        for stored, count in recovered.slots.items():
+            name = self.storages.declared(stored)
+            if name is None:
+                self._dropped.append(stored)
+            elif name != CALLS:
                 self.rows[name].note_used(count)
                 self.written.add(name)
 
     def apply(self, commit: Commit) -> None:
         """Put the changed rows of a logged epoch in their place."""
-        tables = dict(commit.changes)
-        self.calls.restore(tables.pop(CALLS, None))
+        named = {self.storages.declared(stored): one for stored, one in commit.changes.items()}
+        self.calls.restore(named.pop(CALLS, None))
+        tables = {name: changes for name, changes in named.items() if name is not None}
         for name, changes in tables.items():
             slots = changes.column(SLOT).to_numpy()
             alive = changes.column(ALIVE).to_numpy(zero_copy_only=False)
-            given = completed(self.rows[name].table, changes)
+            given = self.storages[name].from_files(changes, self.rows[name].table.schema)
             self.rows[name].patch(slots, alive, given, commit.epoch)
         changed = {name: batch.column(SLOT).to_numpy() for name, batch in tables.items()}
         self.advance(commit.source, commit.inlets, changed)
@@ -108,19 +115,24 @@ class Memory:
         return pa.RecordBatch.from_arrays(arrays, names=[SLOT, ALIVE, *rows.table.schema.names])
 
     def used_slots(self) -> dict[str, int]:
-        """One more than the highest slot ever used, of each table that has any."""
-        used = {name: rows.count for name, rows in self.rows.items() if rows.count}
+        """One more than the highest slot ever used, of each table that has any, as in the log."""
+        storages = self.storages
+        used = {storages[name].name: rows.count for name, rows in self.rows.items() if rows.count}
         return {**used, CALLS: self.calls.count} if self.calls.count else used
 
     def images(self) -> dict[str, Iterator[pa.RecordBatch]]:
         """All live rows with their slots, for a snapshot."""
-        images = {name: _image(rows) for name, rows in self.rows.items()}
+        storages = self.storages
+        images = {storages[name].name: _image(rows, storages) for name, rows in self.rows.items()}
+        images.update({stored: iter(()) for stored in self._dropped})
         return {**images, CALLS: self.calls.image()} if self.calls.count else images
 
 
-def _image(rows: Rows) -> Iterator[pa.RecordBatch]:
+def _image(rows: Rows, storages: Storages) -> Iterator[pa.RecordBatch]:
+    storage = storages[rows.table.name]
     for first in range(0, max(rows.count, 1), SNAPSHOT_CHUNK_ROWS):
         last = min(first + SNAPSHOT_CHUNK_ROWS, rows.count)
         alive = first + np.flatnonzero(rows.words[first:last, 0] & 1)
         arrays = [pa.array(alive), *rows.arrow(alive).columns]
-        yield pa.RecordBatch.from_arrays(arrays, names=[SLOT, *rows.table.schema.names])
+        names = [SLOT, *map(storage.column, rows.table.schema.names)]
+        yield pa.RecordBatch.from_arrays(arrays, names=names)

@@ -5,13 +5,15 @@ A reader never holds the stream up: it reads the replica (query/replica.py) or, 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pyarrow as pa
 
+from headgate.declarations import read_table as declared_table
 from headgate.durability import StoreReader
 from headgate.errors import InputError, not_among
 from headgate.guard import Guard
@@ -28,6 +30,8 @@ from headgate.query.sql import (
     select_rows,
 )
 from headgate.query.stored import read_table
+from headgate.state.schema import Schema
+from headgate.state.storage import require_table
 from headgate.state.table import Table
 
 Getter = Callable[[Any], Row | None]
@@ -85,6 +89,8 @@ class Reading:
         What it gives can be queried anywhere, also in another process.
         """
         _check_epoch(epoch)
+        if epoch is not None and epoch != self._replica.published:
+            return self._past(query, epoch), epoch
         tables, seen = self._tables(named_in(query, self._replica.copies), epoch)
         for name, copy in self._replica.copies.items():  # for lists of tables and hints of errors
             tables.setdefault(name, copy.table.schema.arrow.empty_table())
@@ -98,20 +104,23 @@ class Reading:
         epoch: int | None,
     ) -> Answer:
         """The rows of one table that meet a condition."""
-        query, parameters = select_rows(self._declared(table), where, columns)
+        query, parameters = select_rows(self._declared(table, epoch), where, columns)
         return self.sql(query, parameters, epoch)
 
     def _tables(self, names: Iterable[str], epoch: int | None) -> tuple[dict[str, pa.Table], int]:
-        """These tables at one epoch, and which it is."""
+        """These tables at the newest epoch, and which it is; or at the one that just was it."""
         self._guard.check()
-        if epoch is None or epoch == self._replica.published:
-            with self._replica.lock:
-                self._replica.refresh(names, self)
-                if epoch is None or epoch == self._replica.epoch:
-                    return self._replica.tables(names), self._replica.epoch
-        return self._past(names, epoch), epoch
+        with self._replica.lock:
+            self._replica.refresh(names, self)
+            if epoch is None or epoch == self._replica.epoch:
+                return self._replica.tables(names), self._replica.epoch
+        with self._held(epoch) as reader:
+            return {name: read_table(reader, name, epoch) for name in names}, epoch
 
-    def _past(self, names: Iterable[str], epoch: int) -> dict[str, pa.Table]:
+    @contextlib.contextmanager
+    def _held(self, epoch: int) -> Iterator[StoreReader]:
+        """The store's files, held while an epoch of them is read."""
+        self._guard.check()
         store = self._journal.store
         if store is None:
             raise InputError(
@@ -123,7 +132,19 @@ class Reading:
             first, last = reader.first_epoch(), reader.last_epoch()
             if not first <= epoch <= last:
                 raise InputError(f"no epoch {epoch}: this store has the epochs {first} to {last}")
-            return {name: read_table(reader, name, epoch) for name in names}
+            yield reader
+
+    def _past(self, query: str, epoch: int) -> dict[str, pa.Table]:
+        """The tables of a past epoch, by the names and with the columns that they had then."""
+        with self._held(epoch) as reader:
+            declared = reader.declared(epoch).get("tables", {})
+            named = named_in(query, declared)
+            return {
+                name: read_table(reader, name, epoch)
+                if name in named
+                else Schema.parse(described["columns"]).arrow.empty_table()
+                for name, described in declared.items()
+            }
 
     def getter(self, table: str) -> Getter:
         """A function from a key to its row in the newest epoch, or None."""
@@ -135,7 +156,11 @@ class Reading:
         self._guard.check()
         self._replica.refresh((name,), self)
 
-    def _declared(self, name: str) -> Table:
+    def _declared(self, name: str, epoch: int | None = None) -> Table:
+        if epoch is not None and epoch != self._replica.published and self._journal.store:
+            with self._held(epoch) as reader:
+                tables = reader.declared(epoch).get("tables", {})
+            return declared_table(name, require_table(tables, name, f"epoch {epoch}"))
         found = self._replica.copies.get(name)
         if found is None:
             among = not_among(name, self._replica.copies, "tables")

@@ -23,6 +23,7 @@ from headgate.durability import CommitInfo
 from headgate.durability.format import VERSION as STORE_FORMAT
 from headgate.errors import HeadgateError, InputError
 from headgate.query.store_sql import query_store, tables_of
+from headgate.query.stored import read_table
 
 UUID = re.compile(r"([0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
@@ -286,15 +287,15 @@ def tables(store: Store) -> None:
     epoch = found.last_epoch()
     sides = {"table": "left", "columns": "left", "key": "left", "check": "left", "rows": "right"}
     grid = output.make_grid(f"Tables at epoch {epoch}", sides)
-    for name, declared in tables_of(found).items():
+    for name, declared in tables_of(found, epoch).items():
         key = declared["key"]
-        rows = found.table(name, epoch, columns=key).num_rows
+        rows = read_table(found, name, epoch, columns=key).num_rows
         check = declared.get("check") or ""
         grid.add_row(name, declared["columns"], ", ".join(key), check, f"{rows:,}")
     console = output.make_console()
     console.print(grid)
     streams = output.make_grid("Results", {"transaction": "left", "columns": "left"})
-    for name, declared in found.manifest.get("streams", {}).items():
+    for name, declared in found.declared(epoch).get("streams", {}).items():
         streams.add_row(name, declared["results"])
     if streams.row_count:
         console.print(streams)

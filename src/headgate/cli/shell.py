@@ -141,20 +141,20 @@ class Shell:
     def _list(self) -> None:
         store = self.store()
         grid = output.make_grid(None, {"table": "left", "columns": "left", "key": "left"})
-        for name, declared in tables_of(store).items():
+        for name, declared in tables_of(store, self.epoch).items():
             grid.add_row(name, declared["columns"], ", ".join(declared["key"]))
-        for name, declared in store.manifest.get("streams", {}).items():
+        for name, declared in store.declared(self.epoch).get("streams", {}).items():
             grid.add_row(f"{RESULTS} of {name}", declared["results"], "")
         output.make_console().print(grid)
 
     def _describe(self, name: str) -> None:
         store = self.store()
         name = name.rstrip(";")
-        columns = columns_of(store)
+        columns = columns_of(store, self.epoch)
         if name not in columns:
             known = ", ".join(columns) or "none"
             raise InputError(f"no table {name!r}; the tables are: {known}")
-        declared = tables_of(store).get(name, {"key": [], "check": None})
+        declared = tables_of(store, self.epoch).get(name, {"key": [], "check": None})
         grid = output.make_grid(name, {"column": "left", "type": "left", "key": "left"})
         for column in columns[name]:
             is_key = column.name in declared["key"]
@@ -164,10 +164,11 @@ class Shell:
             print(f"check: {declared['check']}")
 
 
-def columns_of(store: StoreReader) -> dict[str, Schema]:
-    """The columns of every table, the results included."""
-    found = {name: Schema.parse(one["columns"]) for name, one in tables_of(store).items()}
-    streams = [one["results"] for one in store.manifest.get("streams", {}).values()]
+def columns_of(store: StoreReader, epoch: int | None = None) -> dict[str, Schema]:
+    """The columns of every table, the results included, at an epoch or now."""
+    tables = tables_of(store, epoch)
+    found = {name: Schema.parse(one["columns"]) for name, one in tables.items()}
+    streams = [one["results"] for one in store.declared(epoch).get("streams", {}).values()]
     schemas = [Schema.parse(text, structs=True) for text in [RESULT_COLUMNS, *streams]]
     results = {column.name: column for schema in schemas for column in schema}
     found.setdefault(RESULTS, Schema(tuple(results.values())))

@@ -15,7 +15,7 @@ from headgate.durability.floor import write_floor
 from headgate.durability.format import Position
 from headgate.durability.head import Head
 from headgate.durability.log import SEGMENT_BYTES, LogWriter
-from headgate.durability.manifest import write_manifest
+from headgate.durability.manifest import cut_at, write_manifest
 from headgate.durability.mark import mark_at
 from headgate.durability.reader import StoreReader
 from headgate.durability.scan import LogReader
@@ -114,7 +114,8 @@ class _Copy:
                 write_floor(self._disk, self._to, base.epoch)
             self._publish(position)
             manifest = os.path.join(self._to, layout.MANIFEST_NAME)
-            write_manifest(self._disk, manifest, self._reader.manifest)
+            self._reader.declared()  # what holds now, and not when the copy was begun
+            write_manifest(self._disk, manifest, cut_at(self._reader.manifest, position.epoch))
         except OSError as error:
             raise StoreError(f"cannot copy {self._reader.path} to {self._to}: {error}") from error
         finally:

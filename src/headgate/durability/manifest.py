@@ -1,6 +1,11 @@
 """The manifest: a store's declarations as JSON, replaced whole, proved by a checksum.
 
 Invariant: a folder with a manifest is a store; it is the last file that making a store creates.
+
+Declarations change with epochs. At the top stand the newest ones, which hold from the epoch `since`
+on; `past` has those before them, oldest first. New ones are written before the epoch that brings
+them is logged. Until that epoch is there they mean nothing, and opening the store to write cuts
+them off: so whoever reads an epoch's number first, and the manifest then, finds what holds.
 """
 
 from __future__ import annotations
@@ -37,6 +42,20 @@ def write_manifest(disk: Disk, path: str, manifest: Mapping[str, Any]) -> None:
     checksum = _checksum(layout.VERSION, manifest)
     whole = {"headgate": layout.VERSION, "checksum": checksum, "manifest": manifest}
     replace_file(disk, path, json.dumps(whole, indent=2).encode() + b"\n")
+
+
+def version_at(manifest: Mapping[str, Any], epoch: int) -> Mapping[str, Any]:
+    """The declarations that hold at an epoch."""
+    newest_first: list[Mapping[str, Any]] = [manifest, *reversed(manifest.get("past", ()))]
+    return next((one for one in newest_first if one.get("since", 0) <= epoch), newest_first[-1])
+
+
+def cut_at(manifest: Mapping[str, Any], epoch: int) -> dict[str, Any]:
+    """The manifest as it was at an epoch: what holds from a later one on is gone."""
+    version = dict(version_at(manifest, epoch))
+    past = [one for one in manifest.get("past", ()) if one.get("since", 0) <= epoch]
+    past = [one for one in past if one.get("since", 0) < version.get("since", 0)]
+    return {**version, "past": past} if past else version
 
 
 def _checksum(version: Any, manifest: Any) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +20,7 @@ from headgate.durability.floor import Hold, hold, hold_for, read_floor
 from headgate.durability.format import Position
 from headgate.durability.frame import meta_of, parts_of
 from headgate.durability.head import read_head
-from headgate.durability.manifest import read_manifest
+from headgate.durability.manifest import read_manifest, version_at
 from headgate.durability.recorded import read_results
 from headgate.durability.replay import Replay
 from headgate.durability.scan import Frame, LogReader
@@ -79,6 +79,16 @@ class StoreReader:
             what = "neither slot of the head is whole (opening the store to write rebuilds it)"
             raise layout.damage(path, 0, what)
         return newest[1]
+
+    def declared(self, epoch: int | None = None) -> Mapping[str, Any]:
+        """The declarations at an epoch, the newest by default, read anew at every call.
+
+        The head is read first: a manifest that is read after it has the declarations of every
+        epoch that the head has published, and none that hold from such an epoch on by mistake.
+        """
+        last = self.last_epoch()
+        self.manifest = read_manifest(self._disk, os.path.join(self.path, layout.MANIFEST_NAME))
+        return version_at(self.manifest, last if epoch is None else min(epoch, last))
 
     def first_epoch(self) -> int:
         """The oldest epoch whose tables can be read; 0 is the empty store."""
@@ -149,11 +159,13 @@ class StoreReader:
         epoch: int | None = None,
         slot_range: tuple[int, int] | None = None,
         columns: Sequence[str] | None = None,
+        with_slots: bool = False,
     ) -> pa.Table:
         """The table's rows at an epoch, the newest by default, in the order of their slots.
 
         `slot_range` (first, one behind the last) restricts it to a part. A table that had not been
-        written at the epoch has no columns here; its declaration is in the manifest.
+        written at the epoch has no columns here; its declaration is in the manifest. Table and
+        columns go by the names that they have in the files.
         """
         with self._reading():
             epoch = self._checked(table, epoch)
@@ -161,7 +173,7 @@ class StoreReader:
             start = self._insert_snapshot(replay, table, epoch, slot_range)
             for frame in self._log.frames(start, epoch):
                 self._apply(replay, table, frame)
-            return replay.image().drop_columns([SLOT])
+            return replay.image() if with_slots else replay.image().drop_columns([SLOT])
 
     def _apply(self, replay: Replay, table: str, frame: Frame) -> None:
         for part in parts_of(frame.payload):
@@ -178,7 +190,7 @@ class StoreReader:
 
     def _checked(self, table: str, epoch: int | None) -> int:
         """The epoch to read; InputError when the store has no such table or epoch."""
-        tables = self.manifest.get("tables", {})
+        tables = stored_names(self.declared(epoch))
         if table not in tables:
             raise InputError(f"no table {table!r} in {self.path}: it has {sorted(tables)}")
         last = self.last_epoch()
@@ -237,6 +249,12 @@ class StoreReader:
                 return
             for frame in self._log.frames(self._log.locate(first), last):
                 yield _info(frame)
+
+
+def stored_names(declared: Mapping[str, Any]) -> dict[str, str]:
+    """The tables of a version by the names that they have in the files."""
+    tables = declared.get("tables", {})
+    return {one.get("stored", {}).get("name", name): name for name, one in tables.items()}
 
 
 def _info(frame: Frame) -> CommitInfo:

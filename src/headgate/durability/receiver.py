@@ -31,6 +31,29 @@ class Place(Protocol):
         ...
 
 
+class Nowhere:
+    """A receiver that forgets all rows, for who wants to know only where a store stands."""
+
+    def begin(self) -> None:
+        pass
+
+    def place(self, table: str) -> Place:
+        return Forgotten()
+
+
+class Forgotten:
+    """The place of a table whose rows no one wants."""
+
+    def reserve(self, slots: int) -> None:
+        pass
+
+    def insert(self, batch: pa.RecordBatch, epoch: int) -> None:
+        pass
+
+    def apply(self, batch: pa.RecordBatch, epoch: int) -> None:
+        pass
+
+
 class Receiver(Protocol):
     """Places for the tables of a store."""
 

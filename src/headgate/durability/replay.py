@@ -141,13 +141,16 @@ def _counts_up(rows: Int64s, count: int) -> bool:
 
 
 def concatenated(batches: list[pa.RecordBatch]) -> pa.Table:
-    """The batches as one table; columns that came later are null in the rows before."""
+    """The batches as one table; columns that came later are null in the rows before.
+
+    A column whose type was widened meanwhile has the wider one.
+    """
     if not batches:
         return pa.table({})
     tables = [pa.Table.from_batches([batch]) for batch in batches]
     if all(table.schema.equals(tables[0].schema) for table in tables):
         return pa.Table.from_batches(batches)
-    return pa.concat_tables(tables, promote_options="default")
+    return pa.concat_tables(tables, promote_options="permissive")
 
 
 def _taken(column: pa.ChunkedArray, numbers: pa.Array) -> pa.Array | pa.ChunkedArray:

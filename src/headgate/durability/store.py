@@ -28,9 +28,9 @@ from headgate.durability.compaction import images_from_log, recorded_results
 from headgate.durability.floor import read_floor, write_floor
 from headgate.durability.head import Head, create_head, read_head
 from headgate.durability.log import SEGMENT_BYTES, LogWriter
-from headgate.durability.manifest import read_manifest, write_manifest
+from headgate.durability.manifest import cut_at, read_manifest, write_manifest
 from headgate.durability.mark import check_images, mark_at, next_mark
-from headgate.durability.receiver import Receiver
+from headgate.durability.receiver import Nowhere, Receiver
 from headgate.durability.recorded import read_results
 from headgate.durability.recovery import Outcome, recover_store
 from headgate.durability.retention import Retention, Trimmed, Trimmer, rebuilt_floor
@@ -168,9 +168,21 @@ class Store:
         if is_new:
             create_head(self._disk, self._inside(layout.HEAD_NAME))
             write_manifest(self._disk, manifest, {})
+        self._settle_declarations()
         # A process that was killed may have left names that no one has synced yet.
         for folder in [self.path, *folders]:
             self._disk.sync_folder(folder)
+
+    def _settle_declarations(self) -> None:
+        """Cut off declarations whose epoch never came to be, before another can take its number."""
+        since = self.manifest.get("since", 0)
+        newest = read_head(self._disk, self._inside(layout.HEAD_NAME))
+        if since == 0 or (newest is not None and newest.synced >= since):
+            return
+        found = recover_store(self._disk, self.path, newest, self._sound_floor(), Nowhere())
+        if found.mark.epoch < since:
+            self.manifest = cut_at(self.manifest, found.mark.epoch)
+            write_manifest(self._disk, self._inside(layout.MANIFEST_NAME), self.manifest)
 
     def _remove_unfinished(self, folder: str) -> None:
         for name in self._disk.list(folder):
@@ -360,7 +372,7 @@ class Store:
                 at_bytes, input_epoch = self._bytes, self._input_epoch
             if images is not None:
                 check_images(mark, mark.epoch if epoch is None else epoch, images)
-            elif input_epoch > max(self._snapshot_epochs(), default=0):
+            elif self.needs_images():
                 raise InvariantError(
                     f"a snapshot after epoch {input_epoch}, logged as input, needs images"
                 )
@@ -372,6 +384,11 @@ class Store:
             with self._appending:
                 self._snapshot_bytes = max(self._snapshot_bytes, at_bytes)
             return mark.epoch
+
+    def needs_images(self) -> bool:
+        """Whether only the engine can make the next snapshot: epochs were logged as input."""
+        with self._appending:
+            return self._input_epoch > max(self._snapshot_epochs(), default=0)
 
     def _snapshot_epochs(self) -> list[int]:
         return snapshot_epochs(self._disk, self._inside(layout.SNAPSHOT_FOLDER))

@@ -26,7 +26,8 @@ def query_store(
     Only what the query names is read. The results stand under the name "results", unless a table
     of the store has that name.
     """
-    found, at = gather_store(store, _named_tables(text, [*tables_of(store), RESULTS]), epoch)
+    known = [*tables_of(store, epoch), RESULTS]
+    found, at = gather_store(store, _named_tables(text, known), epoch)
     return run_sql(text, found, parameters, epoch=at)
 
 
@@ -39,9 +40,9 @@ def gather_store(
         return _read_named(store, {name.lower() for name in named}, at), at
 
 
-def tables_of(store: StoreReader) -> Mapping[str, Any]:
-    """The declarations of the store's tables by name."""
-    found: Mapping[str, Any] = store.manifest.get("tables", {})
+def tables_of(store: StoreReader, epoch: int | None = None) -> Mapping[str, Any]:
+    """The declarations of the store's tables by name, at an epoch or now."""
+    found: Mapping[str, Any] = store.declared(epoch).get("tables", {})
     return found
 
 
@@ -50,7 +51,7 @@ def _read_named(store: StoreReader, named: set[str], epoch: int) -> dict[str, pa
     found: dict[str, pa.Table] = {}
     if RESULTS in named:
         found[RESULTS] = read_results(store, epoch)
-    for name, declared in tables_of(store).items():
+    for name, declared in tables_of(store, epoch).items():
         empty = Schema.parse(declared["columns"]).arrow.empty_table()
         found[name] = _read_table(store, name, epoch, empty) if name.lower() in named else empty
     return found
@@ -84,7 +85,9 @@ def _read_table(store: StoreReader, name: str, epoch: int, empty: pa.Table) -> p
 
 def read_results(store: StoreReader, epoch: int) -> pa.Table:
     """All recorded results up to an epoch, in the columns of all streams together."""
-    streams = [declared["results"] for declared in store.manifest.get("streams", {}).values()]
+    streams = [
+        declared["results"] for declared in store.declared(epoch).get("streams", {}).values()
+    ]
     schemas = [Schema.parse(columns, structs=True).arrow for columns in [RESULT_COLUMNS, *streams]]
     fields = {field.name: field for schema in schemas for field in schema}
     parts = [pa.schema(list(fields.values())).empty_table()]

@@ -1,24 +1,29 @@
 """Stored tables: the rows of a store's files at one epoch, as any process can read them.
 
-Rows that were written before a column was declared show its default, as they do to the engine.
+Names and columns are those of the declarations at that epoch. Rows that were written before a
+column was declared show the default it was declared with, as they do to the engine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headgate.durability import StoreReader
-from headgate.state.schema import Column, Schema, logical_value
+from headgate.state.schema import Schema
+from headgate.state.storage import Storage, require_table
 
 ALL_STREAMS = "*"  # the name under which a reader finds the results of all streams
 UNROUTED = "unrouted"  # and that of events that no route took: they have no transaction
 
 
-def of_stream(results: pa.RecordBatch, stream: str) -> pa.RecordBatch:
-    """The recorded results that belong to a stream."""
+def of_stream(
+    results: pa.RecordBatch, stream: str, streams: Mapping[str, Any], epoch: int
+) -> pa.RecordBatch:
+    """The recorded results of an epoch that belong to a stream, one of those declared."""
     if stream == ALL_STREAMS:
         return results
     names = results.column("transaction")
@@ -26,7 +31,12 @@ def of_stream(results: pa.RecordBatch, stream: str) -> pa.RecordBatch:
         return results.filter(names.is_null())
     if pa.types.is_dictionary(names.type):
         names = names.dictionary_decode()
-    return results.filter(pc.equal(names, stream))
+    meant = [
+        name
+        for name, first, last in recorded_names(streams, stream)
+        if first <= epoch and (last is None or epoch <= last)
+    ]
+    return results.filter(pc.is_in(names, pa.array(meant, pa.string())))
 
 
 def read_table(
@@ -38,19 +48,30 @@ def read_table(
     columns: Sequence[str] | None = None,
 ) -> pa.Table:
     """The declared columns, or those named, also of rows older than their declaration."""
-    found = reader.table(name, epoch, slot_range=slot_range, columns=columns)
-    declared = Schema.parse(reader.manifest["tables"][name]["columns"])
+    epoch = reader.last_epoch() if epoch is None else epoch
+    described = require_table(reader.declared(epoch).get("tables", {}), name, f"epoch {epoch}")
+    storage = Storage.read(name, described)
+    declared = Schema.parse(described["columns"])
     wanted = [column for column in declared if columns is None or column.name in columns]
-    arrays = [_complete(found, column) for column in wanted]
-    return pa.table(arrays, schema=pa.schema([(c.name, c.type.arrow) for c in wanted]))
+    stored = None if columns is None else [storage.column(column.name) for column in wanted]
+    found = reader.table(storage.name, epoch, slot_range=slot_range, columns=stored)
+    return storage.from_files(found, wanted)
 
 
-def _complete(found: pa.Table, column: Column) -> pa.ChunkedArray:
-    if column.name in found.column_names:
-        array = found.column(column.name)
-    else:
-        array = pa.chunked_array([pa.nulls(found.num_rows, column.type.arrow)])
-    if array.null_count and column.default is not None:
-        value = logical_value(column.type, column.default)
-        array = array.fill_null(pa.scalar(value, column.type.arrow))
-    return array
+def recorded_names(streams: Mapping[str, Any], name: str) -> list[tuple[str, int, int | None]]:
+    """Under which names a stream's results are recorded: name, its first and its last epoch.
+
+    A name that another stream had before means this one only after that.
+    """
+    known = streams.get(name, {}).get("names")
+    if known is not None:
+        return [(one, first, last) for one, first, last in known]
+    others = [entry for one in streams.values() for entry in one.get("names", ())]
+    ended = [last + 1 for one, _, last in others if one == name and last is not None]
+    return [(name, max(ended, default=0), None)]
+
+
+def slots_of(reader: StoreReader, name: str, epoch: int) -> int:
+    """One more than the highest slot that a table has used up to an epoch."""
+    described = require_table(reader.declared(epoch).get("tables", {}), name, f"epoch {epoch}")
+    return reader.slots(Storage.read(name, described).name, epoch)

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from headgate.durability.reader import StoreReader
 from headgate.errors import InputError
-from headgate.query.stored import ALL_STREAMS, of_stream, read_table
+from headgate.query.stored import ALL_STREAMS, of_stream, read_table, slots_of
 from headgate.spark.columns import conform, merge_schemas
 from headgate.state.schema import Schema
 
@@ -76,7 +76,7 @@ class TableSelection:
         hold_on(self.path, self.held)
 
     def ranges(self, partitions: int | None) -> list[Range]:
-        slots = open_held(self.path, self.held).slots(self.table, self.epoch)
+        slots = slots_of(open_held(self.path, self.held), self.table, self.epoch)
         return Range(0, slots).split(partitions or _partitions(slots, SLOTS_PER_PARTITION))
 
     def read(self, share: Range, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -110,8 +110,9 @@ class ResultsSelection:
         if share.first >= share.end:
             return
         store = open_held(self.path, self.held)
+        streams = store.declared().get("streams", {})
         for epoch, results in store.results(share.first, share.end - 1):
-            batch = of_stream(results, self.stream)
+            batch = of_stream(results, self.stream, streams, epoch)
             for first in range(0, batch.num_rows, BATCH_ROWS_MAX):
                 part = batch.slice(first, BATCH_ROWS_MAX)
                 numbers = pa.repeat(pa.scalar(epoch, pa.int64()), part.num_rows)
@@ -148,9 +149,9 @@ def local_path(path: str | None) -> str:
     return os.path.abspath(path)
 
 
-def table_schema(store: StoreReader, table: str) -> Schema:
-    """The declared columns of a table, or an error that lists the tables there are."""
-    declared = _declared(store, "tables", table)
+def table_schema(store: StoreReader, table: str, epoch: int | None = None) -> Schema:
+    """The columns of a table at an epoch, or an error that lists the tables there were."""
+    declared = _declared(store, "tables", table, epoch)
     return Schema.parse(declared["columns"], f"table {table!r}")
 
 
@@ -158,7 +159,7 @@ def results_schema(store: StoreReader, stream: str) -> Schema:
     """The columns of a stream's results; for "*" those of all streams together."""
     if stream != ALL_STREAMS:
         return _parse_results(stream, _declared(store, "streams", stream))
-    streams = store.manifest.get("streams", {})
+    streams = store.declared().get("streams", {})
     if not streams:
         raise InputError(f"{store.path} has no streams yet: make a sink or run a transaction first")
     parsed = [(name, _parse_results(name, declared)) for name, declared in streams.items()]
@@ -169,9 +170,14 @@ def _parse_results(stream: str, declared: dict[str, Any]) -> Schema:
     return Schema.parse(declared["results"], f"stream {stream!r}", structs=True)
 
 
-def _declared(store: StoreReader, section: str, name: str) -> dict[str, Any]:
-    known: dict[str, dict[str, Any]] = store.manifest.get(section, {})
+def _declared(
+    store: StoreReader, section: str, name: str, epoch: int | None = None
+) -> dict[str, Any]:
+    known: dict[str, dict[str, Any]] = store.declared(epoch).get(section, {})
     if name not in known:
         names = ", ".join(sorted(known)) or "none yet"
-        raise InputError(f"no {section[:-1]} {name!r} in the store; it has the {section}: {names}")
+        when = "" if epoch is None else f" at epoch {epoch}"
+        raise InputError(
+            f"no {section[:-1]} {name!r} in the store{when}; it has the {section}: {names}"
+        )
     return known[name]

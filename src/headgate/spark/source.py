@@ -51,12 +51,12 @@ class HeadgateSource(DataSource):
     def schema(self) -> StructType:
         self._check_options()
         store = self._open()
-        offered = self._offered(store)
         # Spark pickles the source after this call, so that all plans of one frame see one epoch.
         seconds = self._hold_seconds()
+        self._offered(store)  # what is wrong is said before anything is held
         self._held = Held(store.hold_for(seconds), seconds)
         self._pinned_epoch = self._epoch(store)
-        return offered
+        return self._offered(store)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         self._check_options()
@@ -115,18 +115,18 @@ class HeadgateSource(DataSource):
     def _offered(self, store: StoreReader) -> StructType:
         table = self.options.get("table")
         if table is not None:
-            return spark_schema(table_schema(store, table))
+            return spark_schema(table_schema(store, table, self._epoch_of(store)))
         return spark_schema(results_schema(store, self.options["stream"]))
 
     def _selection(self, store: StoreReader) -> Selection:
         table = self.options.get("table")
         if table is None:
             return self._results(store)
-        epoch = self._epoch(store) if self._pinned_epoch is None else self._pinned_epoch
+        epoch = self._epoch_of(store)
         return TableSelection(local_path(self.options.get("path")), table, epoch, self._held)
 
     def _results(self, store: StoreReader) -> ResultsSelection:
-        last = self._epoch(store) if self._pinned_epoch is None else self._pinned_epoch
+        last = self._epoch_of(store)
         starting = str(self.options.get("startingEpoch", "earliest")).lower()
         if starting == "earliest":
             first = (store.first_epoch() if self._held is None else self._held.first_epoch) + 1
@@ -137,6 +137,10 @@ class HeadgateSource(DataSource):
         path = local_path(self.options.get("path"))
         epochs = Range(first, last + 1)
         return ResultsSelection(path, self.options["stream"], epochs, self._held)
+
+    def _epoch_of(self, store: StoreReader) -> int:
+        """The epoch that this load was pinned to, or is about to be."""
+        return self._epoch(store) if self._pinned_epoch is None else self._pinned_epoch
 
     def _epoch(self, store: StoreReader) -> int:
         """The epoch of a table, or the last epoch of results, that this load is about."""

@@ -75,6 +75,44 @@ def parse_check(text: str, schema: Schema, where: str) -> Check:
     return Check(text, _Parser(text, schema, where).whole())
 
 
+def names_in(text: str) -> list[tuple[str, int, int]]:
+    """The columns that a check names: name, and where it stands, from its first to its last quote.
+
+    >>> names_in("abs(n) >= 0 and kind <> 'n'")
+    [('n', 4, 5), ('kind', 16, 20)]
+    """
+    tokens = list(_TOKEN.finditer(text))
+    found = []
+    for place, token in enumerate(tokens):
+        word, following = token["word"], tokens[place + 1] if place + 1 < len(tokens) else None
+        if token["quoted"]:
+            found.append((token["quoted"], token.start("quoted") - 1, token.end()))
+        elif word and not _is_syntax(word.lower(), following):
+            found.append((word, token.start("word"), token.end()))
+    return found
+
+
+def _is_syntax(word: str, following: re.Match[str] | None) -> bool:
+    """Whether a word is one of the language: a keyword, a function, the begin of a literal."""
+    if word in _KEYWORDS:
+        return True
+    if following is None:
+        return False
+    is_call = word in _FUNCTIONS and following["sign"] == "("
+    return is_call or (word in ("date", "timestamp") and following["text"] is not None)
+
+
+def renamed_in(text: str, old: str, new: str) -> str:
+    """A check in which a column has another name."""
+    quoted = (
+        new if re.fullmatch(r"[A-Za-z_]\w*", new) and new.lower() not in _KEYWORDS else f"`{new}`"
+    )
+    for name, first, last in reversed(names_in(text)):
+        if name == old:
+            text = text[:first] + quoted + text[last:]
+    return text
+
+
 class _Parser:
     """Recursive descent, loosest binding first: or, and, not, comparison, sum, product, atom."""
 

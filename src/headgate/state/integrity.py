@@ -152,12 +152,30 @@ def first_violation(tables: Mapping[str, Rows], constraint: Constraint) -> int |
         values = constraint_values(rows, constraint.columns)
         twin = int(_first_twin(values, rows.words, _empty(rows)))
         return twin if twin >= 0 else None
-    slots = parent_slots(tables, constraint)
-    parent = tables[constraint.parent]
+    orphans = _orphans(tables, constraint)
+    return int(orphans[0]) if len(orphans) else None
+
+
+def _orphans(tables: Mapping[str, Rows], reference: Reference) -> np.ndarray:
+    """The slots of live rows that refer to no live row, ascending."""
+    rows, parent = tables[reference.table], tables[reference.parent]
+    slots = parent_slots(tables, reference)
     alive = (rows.words[: rows.count, 0] & 1) == 1
     found = (slots >= 0) & ((parent.words[slots, 0] & 1) == 1)
-    orphans = np.flatnonzero(alive & ~found)
-    return int(orphans[0]) if len(orphans) else None
+    return np.flatnonzero(alive & ~found)
+
+
+def violations(tables: Mapping[str, Rows], constraint: Constraint) -> np.ndarray:
+    """The slots of all rows that break a constraint, ascending: of twins all but the first."""
+    rows = tables[constraint.table]
+    if isinstance(constraint, Reference):
+        return _orphans(tables, constraint)
+    alive = np.flatnonzero((rows.words[: rows.count, 0] & 1) == 1)
+    values = constraint_values(rows, constraint.columns)[:, alive]
+    order = np.lexsort((alive, *values))
+    sorted_values = values[:, order]
+    is_twin = (sorted_values[:, 1:] == sorted_values[:, :-1]).all(axis=0)
+    return np.sort(alive[order[1:][is_twin]])
 
 
 def constraints_on(written: Iterable[Table], tables: Iterable[Table]) -> tuple[Constraint, ...]:

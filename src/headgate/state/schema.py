@@ -47,6 +47,8 @@ _ELSEWHERE = {
 }
 DECIMAL_NAMES = ("decimal", "dec", "numeric")
 DECIMAL_DIGITS_MAX = 18  # what an int64 holds exactly
+# Types that take another one in with every value kept exactly; decimals beside them.
+WIDENINGS = {("int", "bigint"), ("int", "double"), ("float", "double")}
 INT_MAX = 2**31 - 1
 BIGINT_MAX = 2**63 - 1
 
@@ -108,6 +110,24 @@ class Column:
     def ddl(self) -> str:
         suffix = "" if self.default is None else f" DEFAULT {_literal(self.type, self.default)}"
         return f"{_name(self.name)} {self.type}{suffix}"
+
+
+def is_wider(new: ColumnType, old: ColumnType) -> bool:
+    """Whether a type has every value of another one exactly, and more.
+
+    >>> is_wider(ColumnType("bigint"), ColumnType("int"))
+    True
+    >>> is_wider(ColumnType("decimal", 12, 4), ColumnType("decimal", 10, 2))
+    True
+    """
+    if new.kind == "decimal" and old.kind == "decimal" and new != old:
+        return new.scale >= old.scale and new.precision - new.scale >= old.precision - old.scale
+    return (old.kind, new.kind) in WIDENINGS
+
+
+def widened_value(new: ColumnType, old: ColumnType, stored: Any) -> int | float | str | bool:
+    """A stored value of a type as one of a wider type is stored."""
+    return stored_value(new, logical_value(old, stored), f"a {old} as a {new}")
 
 
 def _has_struct(kind: ColumnType) -> bool:

@@ -114,9 +114,12 @@ def read_piece(reader: StoreReader, transaction: str | None, place: Place, last:
     first = place.epoch if place.position != _END else place.epoch + 1
     last = min(last, first + PIECE_EPOCHS - 1)
     events: list[bytes] = []
+    stream = ALL_STREAMS if transaction is None else transaction
+    streams = reader.declared().get("streams", {})
     for epoch, batch in reader.results(first, last):
         after = place.position if epoch == place.epoch else -1
-        chosen = _behind(batch, transaction, after)
+        found = of_stream(batch, stream, streams, epoch)
+        chosen = found.filter(pc.greater(found.column("position"), after))
         room = PIECE_ROWS - len(events)
         events += _encoded(epoch, chosen.slice(0, room))
         if chosen.num_rows >= room:
@@ -127,11 +130,6 @@ def read_piece(reader: StoreReader, transaction: str | None, place: Place, last:
 
 def _position(batch: pa.RecordBatch, row: int) -> int:
     return int(batch.column("position")[row].as_py())
-
-
-def _behind(batch: pa.RecordBatch, transaction: str | None, after: int) -> pa.RecordBatch:
-    found = of_stream(batch, ALL_STREAMS if transaction is None else transaction)
-    return found.filter(pc.greater(found.column("position"), after))
 
 
 def _encoded(epoch: int, batch: pa.RecordBatch) -> list[bytes]:

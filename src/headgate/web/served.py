@@ -142,7 +142,7 @@ class ServedStore:
     @property
     def tables(self) -> Mapping[str, Table]:
         """The tables as declared now: a writer may add some while we run."""
-        declared = self._fresh().manifest.get("tables", {})
+        declared = self._fresh().declared().get("tables", {})
         with self._lock:
             if declared != self._declared:
                 self._tables = {name: declared_table(name, one) for name, one in declared.items()}
@@ -213,5 +213,5 @@ class ServedStore:
 
 
 def _streams(reader: StoreReader) -> dict[str, str]:
-    declared = reader.manifest.get("streams", {})
+    declared = reader.declared().get("streams", {})
     return {name: one["results"] for name, one in declared.items()}

@@ -1,0 +1,402 @@
+"""Migrations: named lists of changes to a store's declarations, written in code.
+
+A migration is a value; each method returns it with one more step. What it does to declarations is
+said here and in `drafts.py`, what it does to rows where that is more than another name for them.
+
+>>> wider = (
+...     Migration("2026-11 wider balances")
+...     .rename_column("accounts", "owner", "holder")
+...     .widen("accounts", "balance double")
+...     .set_check("accounts", "balance >= 0")
+... )
+>>> wider
+Migration('2026-11 wider balances')
+    .rename_column('accounts', 'owner', 'holder')
+    .widen('accounts', 'balance double')
+    .set_check('accounts', 'balance >= 0')
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from headgate.drafts import Columns, Drafts
+from headgate.durability import SLOT
+from headgate.errors import DeclarationError, InputError
+from headgate.query.sql import run_sql
+from headgate.state.schema import Column, Schema, logical_value, split_list
+from headgate.state.table import Table
+
+Rows = dict[str, pa.Table]  # "__slot" and the columns of some tables, by name
+
+
+class Step(Protocol):
+    """One change: `declare` to the declarations, `convert` to the rows of the tables given."""
+
+    def declare(self, drafts: Drafts) -> None: ...
+
+    def convert(self, rows: Rows) -> None: ...
+
+
+@dataclass(frozen=True)
+class RenameTable:
+    old: str
+    new: str
+
+    def declare(self, drafts: Drafts) -> None:
+        drafts.rename_table(self.old, self.new)
+
+    def convert(self, rows: Rows) -> None:
+        if self.old in rows:
+            rows[self.new] = rows.pop(self.old)
+
+
+@dataclass(frozen=True)
+class DropTable:
+    table: str
+
+    def declare(self, drafts: Drafts) -> None:
+        drafts.drop_table(self.table)
+
+    def convert(self, rows: Rows) -> None:
+        rows.pop(self.table, None)
+
+
+@dataclass(frozen=True)
+class AddColumn:
+    table: str
+    column: str
+    value: str | None = None
+    after: str | None = None
+    first: bool = False
+
+    @property
+    def parsed(self) -> Column:
+        columns = Schema.parse(self.column, f"add_column to {self.table!r}").columns
+        if len(columns) != 1:
+            raise DeclarationError(f"add_column to {self.table!r}: one column at a time")
+        return columns[0]
+
+    def declare(self, drafts: Drafts) -> None:
+        drafts[self.table].add(self.parsed, self.value, self.after, self.first)
+
+    def convert(self, rows: Rows) -> None:
+        if self.table not in rows:
+            return
+        found, column = rows[self.table], self.parsed
+        if self.value is not None:
+            array = self._computed(found, column)
+        else:
+            fill = pa.scalar(logical_value(column.type, column.default), column.type.arrow)
+            array = pa.repeat(fill, found.num_rows)
+        rows[self.table] = found.append_column(column.name, array)
+
+    def _computed(self, found: pa.Table, column: Column) -> pa.Array:
+        """The value of each row, by DuckDB; nothing is rounded to fit."""
+        where = f"add_column {column.name!r} to {self.table!r}: value={self.value!r}"
+        query = f'select "{SLOT}", (\n{self.value}\n) as value from "{self.table}"'
+        answer = run_sql(query, {self.table: found}, None).arrow().sort_by(SLOT)
+        if not answer.column(SLOT).equals(found.column(SLOT)):
+            raise InputError(f"{where} must give one value for each row")
+        try:
+            return answer.column("value").cast(column.type.arrow).combine_chunks()
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise InputError(f"{where} is not a {column.type} in every row: {error}") from None
+
+
+@dataclass(frozen=True)
+class DropColumn:
+    table: str
+    column: str
+
+    def declare(self, drafts: Drafts) -> None:
+        drafts[self.table].drop(self.column)
+
+    def convert(self, rows: Rows) -> None:
+        if self.table in rows:
+            rows[self.table] = rows[self.table].drop_columns([self.column])
+
+
+@dataclass(frozen=True)
+class RenameColumn:
+    table: str
+    old: str
+    new: str
+
+    def declare(self, drafts: Drafts) -> None:
+        drafts[self.table].rename(self.old, self.new)
+
+    def convert(self, rows: Rows) -> None:
+        if self.table in rows:
+            found = rows[self.table]
+            names = [self.new if name == self.old else name for name in found.column_names]
+            rows[self.table] = found.rename_columns(names)
+
+
+@dataclass(frozen=True)
+class Widen:
+    table: str
+    column: str
+
+    @property
+    def parsed(self) -> Column:
+        columns = Schema.parse(self.column, f"widen {self.table!r}").columns
+        if len(columns) != 1 or columns[0].default is not None:
+            raise DeclarationError(
+                f"widen {self.table!r}: name one column and its new type, as in 'balance double', "
+                f"not {self.column!r}"
+            )
+        return columns[0]
+
+    def declare(self, drafts: Drafts) -> None:
+        drafts[self.table].widen(self.parsed.name, self.parsed.type)
+
+    def convert(self, rows: Rows) -> None:
+        if self.table in rows:
+            found, column = rows[self.table], self.parsed
+            place = found.column_names.index(column.name)
+            wide = found.column(place).cast(column.type.arrow)
+            rows[self.table] = found.set_column(place, column.name, wide)
+
+
+@dataclass(frozen=True)
+class SetDefault:
+    table: str
+    column: str
+    value: Any
+
+    def declare(self, drafts: Drafts) -> None:
+        drafts[self.table].set_default(self.column, self.value)
+
+    def convert(self, rows: Rows) -> None:
+        """Rows keep what they have."""
+
+
+@dataclass(frozen=True)
+class SetCheck:
+    table: str
+    check: str | None
+
+    def declare(self, drafts: Drafts) -> None:
+        drafts[self.table].set_check(self.check)
+
+    def convert(self, rows: Rows) -> None:
+        """Rows are tested, not changed."""
+
+
+@dataclass(frozen=True)
+class AddUnique:
+    table: str
+    columns: Columns
+
+    def declare(self, drafts: Drafts) -> None:
+        drafts[self.table].add_unique(self.columns)
+
+    def convert(self, rows: Rows) -> None:
+        """Rows are tested, not changed."""
+
+
+@dataclass(frozen=True)
+class DropUnique:
+    table: str
+    columns: Columns
+
+    def declare(self, drafts: Drafts) -> None:
+        drafts[self.table].drop_unique(self.columns)
+
+    def convert(self, rows: Rows) -> None:
+        """Rows stay as they are."""
+
+
+@dataclass(frozen=True)
+class AddReference:
+    table: str
+    columns: Columns
+    parent: str
+
+    def declare(self, drafts: Drafts) -> None:
+        drafts[self.table].add_reference(self.columns, drafts[self.parent].name)
+
+    def convert(self, rows: Rows) -> None:
+        """Rows are tested, not changed."""
+
+
+@dataclass(frozen=True)
+class DropReference:
+    table: str
+    columns: Columns
+
+    def declare(self, drafts: Drafts) -> None:
+        drafts[self.table].drop_reference(self.columns)
+
+    def convert(self, rows: Rows) -> None:
+        """Rows stay as they are."""
+
+
+@dataclass(frozen=True)
+class RenameTransaction:
+    old: str
+    new: str
+
+    def declare(self, drafts: Drafts) -> None:
+        drafts.rename_transaction(self.old, self.new)
+
+    def convert(self, rows: Rows) -> None:
+        """Results keep the name under which they ran."""
+
+
+_METHODS: dict[type, str] = {
+    RenameTable: "rename_table",
+    DropTable: "drop_table",
+    AddColumn: "add_column",
+    DropColumn: "drop_column",
+    RenameColumn: "rename_column",
+    Widen: "widen",
+    SetDefault: "set_default",
+    SetCheck: "set_check",
+    AddUnique: "add_unique",
+    DropUnique: "drop_unique",
+    AddReference: "add_reference",
+    DropReference: "drop_reference",
+    RenameTransaction: "rename_transaction",
+}
+
+
+def code_of(step: Step) -> str:
+    """The call that makes a step, as it stands in a program."""
+    words = []
+    for field in dataclasses.fields(step):  # type: ignore[arg-type]
+        value = getattr(step, field.name)
+        value = value[0] if field.name == "columns" and len(value) == 1 else value
+        if field.default is dataclasses.MISSING:
+            words.append(repr(value))
+        elif value != field.default:
+            words.append(f"{field.name}={value!r}")
+    return f".{_METHODS[type(step)]}({', '.join(words)})"
+
+
+@dataclass(frozen=True, repr=False)
+class Migration:
+    """Changes to the declarations of a store, applied once and together, as one epoch.
+
+    >>> renamed = Migration("holders").rename_column("accounts", "owner", "holder")
+    >>> renamed.name
+    'holders'
+    """
+
+    name: str
+    steps: tuple[Step, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not str(self.name).strip():
+            raise DeclarationError(
+                f"a migration has a name that tells it from others, not {self.name!r}"
+            )
+
+    def _and(self, step: Step) -> Migration:
+        return Migration(self.name, (*self.steps, step))
+
+    def rename_table(self, old: Table | str, new: Table | str) -> Migration:
+        """Give a table another name; its rows and its history stay."""
+        return self._and(RenameTable(_name(old), _name(new)))
+
+    def drop_table(self, table: Table | str) -> Migration:
+        """Remove a table; epochs before the migration still show it."""
+        return self._and(DropTable(_name(table)))
+
+    def add_column(
+        self,
+        table: Table | str,
+        column: str,
+        *,
+        value: str | None = None,
+        after: str | None = None,
+        first: bool = False,
+    ) -> Migration:
+        """Add a column given as DDL, with a DEFAULT or with a `value` in SQL over each row."""
+        return self._and(AddColumn(_name(table), column, value, after, first))
+
+    def drop_column(self, table: Table | str, column: str) -> Migration:
+        """Remove a column; epochs before the migration still show it."""
+        return self._and(DropColumn(_name(table), column))
+
+    def rename_column(self, table: Table | str, old: str, new: str) -> Migration:
+        """Give a column another name, also where key, check and constraints name it."""
+        return self._and(RenameColumn(_name(table), old, new))
+
+    def widen(self, table: Table | str, column: str) -> Migration:
+        """Give a column a type that holds every value exactly, and more: 'balance double'."""
+        return self._and(Widen(_name(table), column))
+
+    def set_default(self, table: Table | str, column: str, value: Any) -> Migration:
+        """Change what new rows get in a column; None: they get no default. Old rows stay."""
+        return self._and(SetDefault(_name(table), column, value))
+
+    def set_check(self, table: Table | str, check: str | None) -> Migration:
+        """Hold a table to another check, or with None to no check; every row must pass it."""
+        return self._and(SetCheck(_name(table), check))
+
+    def add_unique(self, table: Table | str, columns: str | Sequence[str]) -> Migration:
+        """No two rows may share these columns from now on; none may do so now."""
+        return self._and(AddUnique(_name(table), _columns(columns)))
+
+    def drop_unique(self, table: Table | str, columns: str | Sequence[str]) -> Migration:
+        """Let rows share these columns."""
+        return self._and(DropUnique(_name(table), _columns(columns)))
+
+    def add_reference(
+        self, table: Table | str, columns: str | Sequence[str], parent: Table | str
+    ) -> Migration:
+        """These columns hold the key of a row of the other table from now on, and now."""
+        return self._and(AddReference(_name(table), _columns(columns), _name(parent)))
+
+    def drop_reference(self, table: Table | str, columns: str | Sequence[str]) -> Migration:
+        """Let these columns hold anything."""
+        return self._and(DropReference(_name(table), _columns(columns)))
+
+    def rename_transaction(self, old: str, new: str) -> Migration:
+        """Give a transaction another name, under which its past results are read, too."""
+        return self._and(RenameTransaction(_called(old), _called(new)))
+
+    def declare(self, drafts: Drafts) -> None:
+        """Change the drafts; DeclarationError that names the migration where a step cannot be."""
+        if not self.steps:
+            raise DeclarationError(f"the migration {self.name!r} changes nothing")
+        step: Step | None = None
+        try:
+            for step in self.steps:
+                step.declare(drafts)
+            for draft in drafts.tables.values():
+                draft.table()
+        except DeclarationError as error:
+            at = "" if step is None else f" at {code_of(step)}"
+            raise DeclarationError(f"migration {self.name!r}{at}: {error}") from None
+
+    def convert(self, rows: Rows) -> None:
+        """Change the rows of some tables as the steps say."""
+        for step in self.steps:
+            step.convert(rows)
+
+    def __repr__(self) -> str:
+        return "\n    ".join([f"Migration({self.name!r})", *map(code_of, self.steps)])
+
+
+def _name(table: Any) -> str:
+    return table.name if isinstance(table, Table) else _called(table)
+
+
+def _called(thing: Any) -> str:
+    name = thing if isinstance(thing, str) else getattr(thing, "name", None)
+    if not isinstance(name, str):
+        raise DeclarationError(f"a migration names things by a string, not by {thing!r}")
+    return name
+
+
+def _columns(columns: str | Iterable[str]) -> Columns:
+    names = split_list(columns) if isinstance(columns, str) else columns
+    return tuple(name.strip() for name in names)
