@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from headgate.execution.actions import abort, decimal, delete
     from headgate.migrating import Trial, migrate
     from headgate.migrations import Migration
-    from headgate.query.sql import Answer
+    from headgate.query.answer import Answer
     from headgate.results import Result
     from headgate.spark.session import register
     from headgate.state.table import Table
@@ -78,7 +78,7 @@ _HOMES = {
     "execution.actions": "abort decimal delete",
     "migrating": "Trial migrate",
     "migrations": "Migration",
-    "query.sql": "Answer",
+    "query.answer": "Answer",
     "results": "Result",
     "spark.session": "register",
     "state.table": "Table",

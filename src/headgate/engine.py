@@ -37,6 +37,7 @@ from headgate.declarations import (
     refuse_broken,
     storages_of,
 )
+from headgate.display import html_table, names
 from headgate.durability import Commit, Retention
 from headgate.durability import Inlet as InletState
 from headgate.errors import InputError
@@ -57,7 +58,8 @@ from headgate.migrations import Migration
 from headgate.naming import by_name, check_tables_known, find_route, find_table, find_transaction
 from headgate.once import Once
 from headgate.planning.figures import Figures
-from headgate.query.sql import Answer, Parameters
+from headgate.query.answer import Answer
+from headgate.query.sql import Parameters
 from headgate.reading import Getter, Reading, ahead_of_readers
 from headgate.replay import (
     Border,
@@ -673,9 +675,32 @@ class Engine:
         self.close()
 
     def __repr__(self) -> str:
-        store = self._journal.store
-        where = "in memory" if store is None else str(store.path)
-        return f"<engine {where} at epoch {self.epoch}: {', '.join(self.tables)}>"
+        return f"<engine {self._told()}: {names([*self.tables, *self.transactions])}>"
+
+    def _repr_html_(self) -> str:
+        counts = self.counts()
+        rows: list[Any] = [
+            (name, "table", table.schema.ddl, ", ".join(table.key), counts[name])
+            for name, table in self.tables.items()
+        ]
+        rows += [
+            (
+                name,
+                "transaction",
+                one.event.ddl,
+                ", ".join(t.name for t in one.signature.tables),
+                "",
+            )
+            for name, one in self.transactions.items()
+        ]
+        heads = ["name", "is a", "columns", "key, or tables", "rows"]
+        return html_table(f"engine {self._told()}", heads, rows)
+
+    def _told(self) -> str:
+        """Where it is and how far, in a few words."""
+        where = "in memory" if self.path is None else str(self.path)
+        stopped = "" if self.stopped is None else f", stopped: {self.stopped}"
+        return f"{where} at epoch {self.epoch:,}{stopped}"
 
     def _table_name(self, table: Table | str) -> str:
         return find_table(table, self.tables).name

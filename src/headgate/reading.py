@@ -19,9 +19,9 @@ from headgate.errors import InputError, not_among
 from headgate.guard import Guard
 from headgate.journal import Journal
 from headgate.memory import Memory
+from headgate.query.answer import Answer
 from headgate.query.point import Row, make_getter
 from headgate.query.sql import (
-    Answer,
     Connections,
     Parameters,
     check_query,

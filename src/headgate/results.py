@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headgate.carrying import carried_array
+from headgate.display import text
 from headgate.execution.codes import encode_reasons
 from headgate.execution.program import Execution, Program
 from headgate.execution.run import COMMITTED, OUTCOMES, Work
@@ -324,4 +325,5 @@ class Result(Mapping[str, Any]):
         return bool(self._columns["outcome"] == OUTCOMES[COMMITTED])
 
     def __repr__(self) -> str:
-        return f"Result({self._columns!r})"
+        shown = {k: v for k, v in self._columns.items() if k != "reason" or v is not None}
+        return f"Result({', '.join(f'{name}={text(repr(v))}' for name, v in shown.items())})"

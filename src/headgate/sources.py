@@ -92,3 +92,10 @@ class EngineInlet:
             source = (f"{source[0]}/{self._plan.name}", source[1])
         caller = None if run is None else (run, self)
         return self._apply(self._plan, events, source, caller)
+
+    def __repr__(self) -> str:
+        plan = self._plan
+        told = ", ".join(transaction.name for transaction in plan.route.transactions)
+        told += f" by {plan.route.column}" if plan.route.column is not None else ""
+        order = ", ".join(column.name for column in plan.order_by)
+        return told + (f" in the order of {order}" if order else "")

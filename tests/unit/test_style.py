@@ -59,6 +59,7 @@ LAYERS = (
     "state",
     "durability",
     "io",
+    "display",
 )
 # Beside the layers: `errors` is open to all and imports nothing of ours; `testing` looks at the
 # layers below spark, and no layer may lean on it.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numba
 import numpy as np
@@ -50,8 +50,8 @@ class Figures:
     degree_skew: float
     cycles: int
     ideal_speedup: float
-    graph: Precedence
-    labels: tuple[str, ...] = ()
+    graph: Precedence = field(repr=False)
+    labels: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def edges(self) -> int:

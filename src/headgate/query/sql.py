@@ -16,6 +16,7 @@ import duckdb
 import pyarrow as pa
 
 from headgate.errors import InputError, LimitError, not_among
+from headgate.query.answer import Answer
 from headgate.query.limits import Limit, current_limit
 from headgate.state.schema import split_list
 from headgate.state.table import Table
@@ -26,34 +27,6 @@ _READ_ONLY = ("SELECT", "EXPLAIN")
 _BATCH_ROWS = 1 << 16
 _KEPT_CONNECTIONS_MAX = 8
 _EXPLAIN = re.compile(r"\s*explain\b(?:\s*\([^)]*\)|\s+analyze\b)?", re.IGNORECASE)
-
-
-class Answer:
-    """What a query found, as Arrow, pandas or rows, and the epoch that it saw."""
-
-    def __init__(self, table: pa.Table, epoch: int | None = None) -> None:
-        self._table = table
-        self.epoch = epoch
-
-    def arrow(self) -> pa.Table:
-        return self._table
-
-    def pandas(self) -> Any:
-        return self._table.to_pandas()
-
-    df = pandas
-
-    def rows(self) -> list[tuple[Any, ...]]:
-        columns = [column.to_pylist() for column in self._table.columns]
-        return list(zip(*columns, strict=True))
-
-    fetchall = rows
-
-    def dicts(self) -> list[dict[str, Any]]:
-        return list(self._table.to_pylist())
-
-    def __repr__(self) -> str:
-        return f"<answer of {self._table.num_rows} rows: {', '.join(self._table.column_names)}>"
 
 
 class Connections:

@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from headgate.durability import StoreReader
 from headgate.errors import InputError
-from headgate.query.sql import Answer, run_sql
+from headgate.query.answer import Answer
+from headgate.query.sql import run_sql
 from headgate.query.stored import read_table
 from headgate.state.schema import Schema
 

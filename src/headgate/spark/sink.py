@@ -52,6 +52,9 @@ class Sink:
         run = frame.sparkSession.sparkContext.getLocalProperty(RUN_ID)
         return self._inlet.apply(fetch(frame, self._inlet.columns), source=source, run=run)
 
+    def __repr__(self) -> str:
+        return f"<sink of {self._inlet!r}>"
+
     def __reduce__(self) -> NoReturn:
         raise InputError(
             "a sink cannot leave the process of its engine; Spark Connect runs foreachBatch on "

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from headgate.display import html_table
 from headgate.errors import DeclarationError
 from headgate.state.check import Check, parse_check
 from headgate.state.constraint import (
@@ -19,7 +20,7 @@ from headgate.state.constraint import (
     parse_references,
     parse_unique,
 )
-from headgate.state.schema import Column, Schema, default_value, split_list
+from headgate.state.schema import Column, Schema, default_value, logical_value, split_list
 
 
 @dataclass(frozen=True, init=False)
@@ -82,6 +83,21 @@ class Table:
         if self.references:
             words.append(f"references={ {one.columns: one.parent for one in self.references}!r}")
         return f"Table({', '.join(words)})"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (
+                column.name,
+                str(column.type),
+                "yes" if column.name in self.key else "",
+                "" if column.default is None else logical_value(column.type, column.default),
+            )
+            for column in self.schema
+        ]
+        told = [f"table {self.name}"]
+        told += [] if self.check is None else [f"check {self.check.text}"]
+        told += [one.name for one in self.constraints]
+        return html_table("; ".join(told), ["column", "type", "key", "default"], rows)
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:

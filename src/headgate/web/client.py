@@ -27,7 +27,7 @@ from headgate.errors import (
     ServerError,
     not_among,
 )
-from headgate.query.sql import Answer
+from headgate.query.answer import Answer
 from headgate.results import Result
 from headgate.state.schema import ColumnType, Schema
 from headgate.web.answers import ARROW, EPOCH_HEADER, plain

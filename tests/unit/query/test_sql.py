@@ -53,7 +53,7 @@ REFUSED = {
     "set threads = 1": "only SELECT reads a store",
     "install httpfs": "only SELECT reads a store",
     "select 1; select 2": "write one query, not 2",
-    "": "write one query, not 0",
+    "": "a query is a text such as 'select * from accounts'; this is empty",
     "selekt 1": "the query cannot run",
     "select * from acounts": 'Did you mean "accounts"?',
     "select * from elsewhere": "The tables are: accounts, orders",

@@ -1,0 +1,85 @@
+"""Answers: what a query found, in whatever form it is wanted, and the epoch that it saw."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from headgate.display import ROWS_MAX, counted, html_table, names
+
+
+class Answer:
+    """What a query found, as Arrow, pandas or rows, and the epoch that it saw.
+
+    It is a sequence of rows, and whatever takes an Arrow stream takes it as it is: `pyarrow.table`,
+    Polars, DuckDB, `engine.load`.
+
+    >>> answer = Answer(pa.table({"id": [1, 2], "balance": [5.0, 7.5]}), epoch=3)
+    >>> answer
+    <answer of 2 rows at epoch 3: id, balance>
+    >>> [balance for _, balance in answer]
+    [5.0, 7.5]
+    >>> len(answer), pa.table(answer).num_rows
+    (2, 2)
+    """
+
+    def __init__(self, table: pa.Table, epoch: int | None = None) -> None:
+        self._table = table
+        self.epoch: int | None = epoch
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of its columns."""
+        return list(self._table.column_names)
+
+    def arrow(self) -> pa.Table:
+        """All rows as an Arrow table."""
+        return self._table
+
+    def pandas(self) -> Any:
+        """All rows as a pandas frame."""
+        return self._table.to_pandas()
+
+    df = pandas
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """All rows as tuples."""
+        return list(self)
+
+    fetchall = rows
+
+    def dicts(self) -> list[dict[str, Any]]:
+        """All rows as dicts by column."""
+        return list(self._table.to_pylist())
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        for batch in self._table.to_batches():
+            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+    def __len__(self) -> int:
+        return int(self._table.num_rows)
+
+    def __bool__(self) -> bool:
+        return True  # an answer is there, also when it has no rows
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """The rows for any library that speaks Arrow's C stream interface."""
+        return self._table.__arrow_c_stream__(requested_schema)
+
+    def __arrow_c_schema__(self) -> object:
+        """The columns and their types for such a library."""
+        return self._table.schema.__arrow_c_schema__()
+
+    def __repr__(self) -> str:
+        return f"<answer of {self._told()}: {names(self.columns)}>"
+
+    def _repr_html_(self) -> str:
+        shown = Answer(self._table.slice(0, ROWS_MAX))
+        more = f", the first {ROWS_MAX} of them" if len(self) > ROWS_MAX else ""
+        return html_table(self._told() + more, self.columns, shown)
+
+    def _told(self) -> str:
+        at = "" if self.epoch is None else f" at epoch {self.epoch:,}"
+        return f"{counted(len(self), 'row')}{at}"
