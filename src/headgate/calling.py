@@ -6,7 +6,6 @@ others. Calls of one transaction become one batch, in the order in which they we
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from headgate.calls import digest_of, with_keys
 from headgate.errors import HeadgateError, InputError
 from headgate.events import check_call, from_dicts
 from headgate.execution.isolation import make_isolation
-from headgate.guard import Guard
+from headgate.guard import EngineLock, Guard
 from headgate.naming import find_transaction
 from headgate.once import Once
 from headgate.results import Result, as_results
@@ -90,7 +89,7 @@ class Calling:
         self,
         run: Run,
         guard: Guard,
-        lock: threading.RLock,
+        lock: EngineLock,
         once: Once,
         transactions: Mapping[str, Transaction],
     ) -> None:

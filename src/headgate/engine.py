@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -47,7 +46,7 @@ from headgate.execution.kernel import check_compiles
 from headgate.execution.program import Execution, Program
 from headgate.execution.scheme import SERIAL, Scheme
 from headgate.gathering import Gathering
-from headgate.guard import CLOSED, Guard
+from headgate.guard import CLOSED, EngineLock, Guard
 from headgate.inlet import Plan, in_commit_order, latest_time_us, make_plan, recorded
 from headgate.io import Clock, Disk, RealClock
 from headgate.journal import Journal
@@ -170,8 +169,8 @@ class Engine:
         self._accepts_changed_code = changed_code == "accept"
         self._is_replaying = False
         self._is_closed = False
-        self._lock = threading.RLock()
         self._guard = Guard(journal)
+        self._lock = EngineLock(self._guard)
         self._gathering = Gathering(self._run_calls, self._guard.wait)
         self._seen = seen  # migrations that a new store is beyond from the start
         declared = by_name(tables, "table", Table)
@@ -350,6 +349,7 @@ class Engine:
         Calls handed in meanwhile, by this thread or others, share an epoch and its sync; they run
         in the order in which they were handed in.
         """
+        self._guard.check()
         transaction = find_transaction(transaction, self.transactions)
         columns = event_columns(transaction, columns)
         return self._gathering.submit(self._call_plan(transaction), columns)
@@ -658,6 +658,8 @@ class Engine:
 
     def close(self) -> None:
         """Make everything durable and release the store; closing twice is fine."""
+        if self._guard.is_of_parent:
+            return
         self._gathering.close()
         with self._lock:
             if self._is_closed:

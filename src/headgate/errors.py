@@ -102,3 +102,12 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
     names = {one.lower(): one for one in known}
     close = difflib.get_close_matches(str(name).lower(), list(names), 1)
     return f"; did you mean {names[close[0]]!r}?" if close and names[close[0]] != name else ""
+
+
+def forked(process: int) -> str:
+    """Why an engine cannot be used in a child of the process that opened it."""
+    return (
+        f"it belongs to process {process}, which opened it, and this is a child of that: what a "
+        "child commits would be lost; hand the work to the parent, or open the store in the child "
+        "after the parent closed it"
+    )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -16,7 +15,7 @@ import pyarrow as pa
 from headgate.declarations import read_table as declared_table
 from headgate.durability import StoreReader
 from headgate.errors import InputError, not_among
-from headgate.guard import Guard
+from headgate.guard import EngineLock, Guard
 from headgate.journal import Journal
 from headgate.memory import Memory
 from headgate.query.answer import Answer
@@ -62,9 +61,7 @@ def ahead_of_readers(
 class Reading:
     """The reading side of one engine; not to be called by who holds the engine's lock."""
 
-    def __init__(
-        self, memory: Memory, journal: Journal, guard: Guard, lock: threading.RLock
-    ) -> None:
+    def __init__(self, memory: Memory, journal: Journal, guard: Guard, lock: EngineLock) -> None:
         self._replica = memory.replica
         self._journal = journal
         self._guard = guard
@@ -72,6 +69,7 @@ class Reading:
         self.lock = lock
         self.wait = guard.wait
         guard.publish, guard.hide = self._replica.publish, self._hide
+        guard.leave = self._replica.leave
 
     def _hide(self) -> None:
         self._replica.hide()

@@ -175,10 +175,4 @@ class _Copy:
         write_snapshot(self._disk, self._to_snapshots, at, images, recorded)
 
     def _publish(self, position: Position) -> None:
-        head = Head.open(self._disk, os.path.join(self._to, layout.HEAD_NAME))
-        try:
-            head.publish(position)
-            head.sync()
-        finally:
-            head.close()
-        self._disk.sync_folder(self._to)
+        Head.begin(self._disk, os.path.join(self._to, layout.HEAD_NAME), position).close()

@@ -8,13 +8,12 @@ the writer that reopens the store finds the true end of the log and publishes it
 
 from __future__ import annotations
 
-import os
 from typing import NamedTuple
 
 from headgate.durability import format as layout
 from headgate.durability.format import Position
 from headgate.errors import DamageError
-from headgate.io import Disk, File, read_file
+from headgate.io import Disk, File, read_file, replace_file
 
 
 class Published(NamedTuple):
@@ -50,6 +49,11 @@ def _read_slot(content: bytes, offset: int, path: str) -> Published | None:
     return Published(sequence, Position(epoch, segment, place, checksum), synced)
 
 
+def _slot(sequence: int, position: Position, synced: int) -> bytes:
+    place = (position.epoch, position.segment, position.offset, position.checksum or 0)
+    return layout.seal(layout.HEAD_SLOT, layout.HEAD_MAGIC, sequence, *place, synced)
+
+
 class Head:
     """The writer's side of the head: slots are written in turn, so that a torn one leaves one."""
 
@@ -58,21 +62,25 @@ class Head:
         self._sequence = sequence
 
     @classmethod
-    def open(cls, disk: Disk, path: str) -> Head:
-        """Open the head, or make one that publishes epoch 0."""
+    def begin(cls, disk: Disk, path: str, position: Position) -> Head:
+        """Put a new file that publishes a durable epoch in the place of the head, durably.
+
+        A writer that lost the store without knowing it writes on to the old file, which no one
+        reads any more.
+        """
         newest = read_head(disk, path)
-        if newest is not None:
-            return cls(disk.open(path, "write"), newest.sequence)
-        head = cls(disk.open(path, "create"), 0)
-        head._file.write(0, bytes(layout.HEAD_BYTES))
-        return head
+        sequence = 1 if newest is None else newest.sequence + 1
+        content = bytearray(layout.HEAD_BYTES)
+        place = layout.HEAD_SLOT_OFFSETS[sequence % 2]
+        record = _slot(sequence, position, position.epoch)
+        content[place : place + layout.RECORD_BYTES] = record
+        replace_file(disk, path, bytes(content))
+        return cls(disk.open(path, "write"), sequence)
 
     def publish(self, position: Position, synced: int | None = None) -> None:
         """Show readers an epoch; it is synced, unless `synced` names an older one that is."""
         self._sequence += 1
-        place = (position.epoch, position.segment, position.offset, position.checksum or 0)
-        fields = (self._sequence, *place, position.epoch if synced is None else synced)
-        record = layout.seal(layout.HEAD_SLOT, layout.HEAD_MAGIC, *fields)
+        record = _slot(self._sequence, position, position.epoch if synced is None else synced)
         self._file.write(layout.HEAD_SLOT_OFFSETS[self._sequence % 2], record)
 
     def sync(self) -> None:
@@ -81,14 +89,3 @@ class Head:
 
     def close(self) -> None:
         self._file.close()
-
-
-def create_head(disk: Disk, path: str) -> None:
-    """Make the head of a new store, durably."""
-    head = Head.open(disk, path)
-    try:
-        head.publish(layout.BEGINNING)
-        head.sync()
-    finally:
-        head.close()
-    disk.sync_folder(os.path.dirname(path))

@@ -3,6 +3,10 @@
 Invariant: a segment is begun only when every frame before it is synced, and its name is durable
 before a frame goes into it; so only the last segment can have a torn tail. Segments grow as they
 are written: filling them with zeros ahead of time makes a sync faster, but costs as much.
+
+Every writer begins a segment of its own, under a name that is new: what a writer still writes that
+lost the store without knowing it goes into its own file, behind the place where the next segment
+begins, and is read by no one.
 """
 
 from __future__ import annotations
@@ -39,7 +43,8 @@ class LogWriter:
         self._memory = EncodeBuffer()
         self._file: File | None = None
         self.position = position
-        if position.offset:
+        if position.offset and position.segment == position.epoch + 1:
+            # Without a frame, its name is the one that the next segment would have.
             self._file = disk.open(self.path(position.segment), "write")
 
     def path(self, segment: int) -> str:
@@ -48,7 +53,7 @@ class LogWriter:
 
     def is_full(self) -> bool:
         """Whether the next frame belongs into a new segment."""
-        return self.position.offset == 0 or self.position.offset >= self._segment_bytes
+        return self._file is None or self.position.offset >= self._segment_bytes
 
     def begin_segment(self) -> None:
         """Begin the next segment; every frame so far must be synced."""
@@ -57,7 +62,7 @@ class LogWriter:
         path = self.path(first_epoch)
         fields = (first_epoch, self.position.checksum or 0, self._clock.time_us())
         record = layout.seal(layout.SEGMENT_HEADER, layout.SEGMENT_MAGIC, *fields)
-        self._file = self._disk.open(path, "create")
+        self._file = self._disk.open(path, "new")
         self._file.write(0, record)
         self._file.sync()
         self._disk.sync_folder(self._folder)

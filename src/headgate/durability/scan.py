@@ -95,6 +95,7 @@ class Cursor:
         self._folder = folder
         self._window_bytes = window_bytes
         self._file: File | None = None
+        self._next: int | None = None  # the segment after this one, when there is one
         self.position = position
 
     def close(self) -> None:
@@ -140,12 +141,12 @@ class Cursor:
             return False
         if self.position.offset == 0:
             self._segment_header()
-        size = self._opened().size()
-        if self.position.offset != size:
-            return self._before_end(size)
-        following = self.position.epoch + 1
-        if following == self.position.segment or not self._disk.exists(self.path(following)):
-            return False
+        size, following = self._opened().size(), self.position.epoch + 1
+        if following != self._next:  # a segment ends where the next one begins, whatever follows
+            if self.position.offset != size:
+                return self._before_end(size)
+            if following == self.position.segment or not self._disk.exists(self.path(following)):
+                return False
         self.close()
         self.position = replace(self.position, segment=following, offset=0)
         return self.enter()
@@ -161,6 +162,9 @@ class Cursor:
         except FileNotFoundError:
             return False
         self._window = Window(self._file, self._window_bytes)
+        segments = layout.numbers_of(self._disk.list(self._folder), layout.SEGMENT_SUFFIX)
+        place = bisect_right(segments, self.position.segment)
+        self._next = segments[place] if place < len(segments) else None
         return True
 
     def _opened(self) -> File:
@@ -287,8 +291,11 @@ class Tail:
             while (frame := cursor.next()) is not None:
                 self.position = cursor.position
                 yield frame
-            self.position = cursor.position
             self._check_last(cursor)
+            if _is_empty(cursor.position) and cursor.position != self.position:
+                self.torn = Torn(cursor.path(), 0, "no frame was written to the segment")
+            else:
+                self.position = cursor.position
         except _BadBytes as bad:
             self._judge(bad, cursor.position)
         finally:
@@ -325,6 +332,11 @@ class Tail:
         if bad.offset:
             self.position = position
         self.torn = Torn(bad.file, bad.offset, bad.reason)
+
+
+def _is_empty(position: Position) -> bool:
+    """Whether the place is behind a segment's header, and before its first frame."""
+    return position.offset > 0 and position.segment == position.epoch + 1
 
 
 def _size(disk: Disk, path: str) -> int:

@@ -26,7 +26,7 @@ from headgate.durability import format as layout
 from headgate.durability.commit import Commit, Mark, Recovered
 from headgate.durability.compaction import images_from_log, recorded_results
 from headgate.durability.floor import read_floor, write_floor
-from headgate.durability.head import Head, create_head, read_head
+from headgate.durability.head import Head, read_head
 from headgate.durability.log import SEGMENT_BYTES, LogWriter
 from headgate.durability.manifest import cut_at, read_manifest, write_manifest
 from headgate.durability.mark import check_images, mark_at, next_mark
@@ -43,6 +43,7 @@ from headgate.errors import (
     InvariantError,
     StoreError,
     describe,
+    forked,
 )
 from headgate.io import Clock, Disk, Lock, RealClock, RealDisk, local_folder, make_folders
 
@@ -80,6 +81,7 @@ class Store:
         self._disk = disk
         self._clock = clock
         self._lock = lock
+        self._process = os.getpid()
         self._segment_bytes = segment_bytes
         self.manifest: dict[str, Any] = {}
         self.outcome: Outcome | None = None
@@ -166,7 +168,8 @@ class Store:
         for folder in [self.path, *folders]:
             self._remove_unfinished(folder)
         if is_new:
-            create_head(self._disk, self._inside(layout.HEAD_NAME))
+            head = self._inside(layout.HEAD_NAME)
+            Head.begin(self._disk, head, layout.BEGINNING).close()
             write_manifest(self._disk, manifest, {})
         self._settle_declarations()
         # A process that was killed may have left names that no one has synced yet.
@@ -192,6 +195,7 @@ class Store:
     def write_manifest(self, manifest: Mapping[str, Any]) -> None:
         """Replace the declarations in one durable step."""
         with self._appending, self._doing("write the manifest"):
+            self._prove_own()
             write_manifest(self._disk, self._inside(layout.MANIFEST_NAME), manifest)
             self.manifest = dict(manifest)
 
@@ -213,12 +217,9 @@ class Store:
         newest = read_head(self._disk, head_path)
         floor = self._sound_floor()
         outcome = recover_store(self._disk, self.path, newest, floor, receiver)
-        self._head = Head.open(self._disk, head_path)
         position = outcome.mark.position
-        if newest is None or newest.position != position or newest.synced != position.epoch:
-            self._head.publish(position)
-            self._head.sync()
-            self._disk.sync_folder(self.path)
+        self._prove_own()
+        self._head = Head.begin(self._disk, head_path, position)
         log = self._inside(layout.LOG_FOLDER)
         self._log = LogWriter(self._disk, log, self._clock, position, self._segment_bytes)
         self._appended = outcome.mark
@@ -244,6 +245,7 @@ class Store:
             log, last = self._opened()
             mark = next_mark(last, commit)
             with self._doing(f"append epoch {commit.epoch}"):
+                self._prove_own()
                 if log.is_full():
                     self._begin_segment(log)
                 start = log.position.offset
@@ -280,6 +282,7 @@ class Store:
             self.check_running()
             appended = self._checked_appended(ticket)
             with self._doing(f"publish epoch {appended.epoch}"):
+                self._prove_own()
                 self._published().publish(appended.position, self._synced_epoch)
                 self._published_at = appended.position
 
@@ -294,6 +297,8 @@ class Store:
             with self._doing(f"sync epoch {target.epoch}"):
                 if log is not None and target.position.offset:
                     log.file().sync()
+                # Only now, behind the sync: who takes the store from here on finds the epoch.
+                self._prove_own()
                 self._publish_synced(target)
         finally:
             with self._changed:
@@ -380,6 +385,7 @@ class Store:
             with self._doing(f"write the snapshot of epoch {mark.epoch}"):
                 self._write_snapshot(mark, images)
                 self._published().sync()
+                self._prove_own()
                 self._tidy()
             with self._appending:
                 self._snapshot_bytes = max(self._snapshot_bytes, at_bytes)
@@ -425,11 +431,14 @@ class Store:
             raise InputError("trim needs a retention: the store was opened to keep everything")
         with self._tidying, self._doing("trim"):
             self._opened()
+            self._prove_own()
             last, now_us = self._synced_epoch, self._clock.time_us()
             return Trimmer(self._disk, self.path).trim(policy, last, now_us)
 
     def close(self) -> None:
         """Make everything appended durable and release the lock; also after a failure."""
+        if os.getpid() != self._process:
+            return  # it is the parent's
         with self._tidying, self._appending:
             if self._stopped is None and self._appended is not None:
                 try:
@@ -465,8 +474,23 @@ class Store:
             raise InvariantError(f"the store {self.path} is used before it was recovered")
         return self._head
 
+    def _prove_own(self) -> None:
+        """Refuse to go on when another may have taken the store: one look at the lock's name.
+
+        What was synced before a look that finds the lock in its place is found by whoever takes
+        the store after it, so an epoch is acknowledged only behind such a look.
+        """
+        if not self._lock.is_held():
+            raise StoreError(
+                f"the lock {self._inside(layout.LOCK_NAME)} was removed or replaced: the store may "
+                "have another writer by now, and this one must not go on; never remove the lock "
+                "of a store that is open"
+            )
+
     def check_running(self) -> None:
-        """StoreError when the store is stopped, with the reason."""
+        """StoreError when the store is stopped, with the reason, or belongs to another process."""
+        if os.getpid() != self._process:
+            raise StoreError(forked(self._process))
         if self._stopped is not None:
             raise StoreError(
                 f"the store {self.path} is stopped: {self._stopped}; reopen the store to recover"
@@ -523,6 +547,7 @@ def _check_folder(disk: Disk, folder: str) -> None:
         layout.LOG_FOLDER,
         layout.SNAPSHOT_FOLDER,
         layout.LEASE_FOLDER,
+        layout.HEAD_NAME + layout.UNFINISHED_SUFFIX,
         layout.MANIFEST_NAME + layout.UNFINISHED_SUFFIX,
     }
     if layout.MANIFEST_NAME not in names and names - known:

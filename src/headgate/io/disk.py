@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 
 from headgate.errors import InputError
 
-OpenMode = Literal["read", "write", "create"]
+OpenMode = Literal["read", "write", "create", "new"]
 
 # One system call takes no more pieces than this (IOV_MAX on Linux).
 PIECES_MAX = 1024
@@ -55,6 +55,13 @@ class File(Protocol):
 class Lock(Protocol):
     """An exclusive lock that also ends with the process that holds it."""
 
+    def is_held(self) -> bool:
+        """Whether its name still leads to what is locked: else another may hold one of that name.
+
+        One system call, so that a writer can ask before each commit.
+        """
+        ...
+
     def release(self) -> None: ...
 
 
@@ -62,7 +69,10 @@ class Disk(Protocol):
     """Files, folders and locks by path; raises OSError like the functions of `os`."""
 
     def open(self, path: str, mode: OpenMode) -> File:
-        """Open to read, to read and write, or newly created (or emptied) to read and write."""
+        """Open to read, to read and write, or newly created (or emptied) to read and write.
+
+        As "create", but FileExistsError when the name is there: "new".
+        """
         ...
 
     def exists(self, path: str) -> bool: ...

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import time
+import weakref
 
 from headgate.errors import LockedError
 from headgate.io.disk import OpenMode, read_fully, write_fully
@@ -14,6 +15,7 @@ _FLAGS = {
     "read": os.O_RDONLY,
     "write": os.O_RDWR,
     "create": os.O_RDWR | os.O_CREAT | os.O_TRUNC,
+    "new": os.O_RDWR | os.O_CREAT | os.O_EXCL,
 }
 
 
@@ -82,13 +84,37 @@ class RealFile:
 class RealLock:
     """A lock of the operating system on an open file: it ends when the process does."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, path: str, descriptor: int) -> None:
+        self._path = path
         self._descriptor = descriptor
+        found = os.fstat(descriptor)
+        self._identity = (found.st_dev, found.st_ino)
+        _locks.add(self)
+
+    def is_held(self) -> bool:
+        try:
+            found = os.stat(self._path)
+        except OSError:
+            return False
+        return self._descriptor >= 0 and (found.st_dev, found.st_ino) == self._identity
 
     def release(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+# The locks of this process. A child that was forked has the same open files: it gives its own away
+# at once, or the lock would last for as long as the longest-lived child.
+_locks: weakref.WeakSet[RealLock] = weakref.WeakSet()
+
+
+def _leave_locks_to_parent() -> None:
+    for lock in list(_locks):
+        lock.release()
+
+
+os.register_at_fork(after_in_child=_leave_locks_to_parent)
 
 
 class RealDisk:
@@ -139,6 +165,13 @@ class RealDisk:
             os.close(descriptor)
 
     def lock(self, path: str) -> RealLock:
+        while True:
+            lock = self._lock(path)
+            if lock.is_held():
+                return lock
+            lock.release()  # the name was given to another file before the lock was taken
+
+    def _lock(self, path: str) -> RealLock:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -152,7 +185,7 @@ class RealDisk:
         # The name is a courtesy to whoever finds the lock taken: a full disk must not stop it.
         with contextlib.suppress(OSError):
             _name_holder(descriptor)
-        return RealLock(descriptor)
+        return RealLock(path, descriptor)
 
 
 def _name_holder(descriptor: int) -> None:

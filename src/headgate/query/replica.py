@@ -13,7 +13,8 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple, Protocol
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -46,7 +47,7 @@ class Stream(Protocol):
     """What a reader needs of the engine once in a while: to hold it, and to wait for its disk."""
 
     @property
-    def lock(self) -> threading.RLock: ...
+    def lock(self) -> AbstractContextManager[Any]: ...
 
     def wait(self, epoch: int, /) -> None: ...
 
@@ -164,6 +165,11 @@ class Replica:
         """Nothing is to be read any more without asking."""
         for copy in self.copies.values():
             copy.mark = None
+
+    def leave(self) -> None:
+        """This is a forked child, where another thread may have held the lock: take a new one."""
+        self.lock = threading.RLock()
+        self.hide()
 
     # --- the readers' side, under `lock` ------------------------------------------------------
 

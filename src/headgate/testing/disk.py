@@ -131,7 +131,8 @@ class SimulatedFile:
 class SimulatedLock:
     """A lock of a simulated disk."""
 
-    def __init__(self, release: Callable[[], None]) -> None:
+    def __init__(self, is_held: Callable[[], bool], release: Callable[[], None]) -> None:
+        self.is_held = is_held
         self.release = release
 
 
@@ -179,7 +180,7 @@ class SimulatedDisk:
         self._root = _Folder()
         # Folders are never removed, so a path that led to one always does.
         self._folders: dict[str, _Folder] = {}
-        self._locks: set[str] = set()
+        self._locks: list[_Content | _Folder] = []  # what is locked, whatever its name is now
         self._guard = threading.RLock()
 
     # The protocol of headgate.io.Disk
@@ -191,7 +192,9 @@ class SimulatedDisk:
         node = folder.seen.get(name)
         if isinstance(node, _Folder):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        if mode == "create":
+        if mode == "new" and node is not None:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+        if mode in ("create", "new"):
             return SimulatedFile(self, path, self._create(path, folder, name, node))
         if node is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
@@ -253,12 +256,20 @@ class SimulatedDisk:
 
     def lock(self, path: str) -> SimulatedLock:
         self._check_power()
-        if path in self._locks:
-            raise LockedError(f"another engine writes to this store (lock {path}): close it first")
         if not self.exists(path):
             self.open(path, "create")
-        self._locks.add(path)
-        return SimulatedLock(lambda: self._locks.discard(path))
+        node = self._file_at(path)
+        if any(node is locked for locked in self._locks):
+            raise LockedError(f"another engine writes to this store (lock {path}): close it first")
+        self._locks.append(node)
+        return SimulatedLock(lambda: self._is_locked(path, node), lambda: self._unlock(node))
+
+    def _is_locked(self, path: str, node: _Content) -> bool:
+        self._check_power()
+        return self.exists(path) and self._node(path) is node
+
+    def _unlock(self, node: _Content) -> None:
+        self._locks = [locked for locked in self._locks if locked is not node]
 
     # What files call
 
