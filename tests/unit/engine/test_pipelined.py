@@ -128,15 +128,16 @@ def test_calls_beside_a_run_in_batches_are_one_serial_history(
 def test_a_disk_that_fails_stops_all_of_them_and_keeps_what_was_answered(
     durability: str, share: float
 ) -> None:
-    def run(disk: SimulatedDisk) -> tuple[hg.Engine, list[Any], list[Any]]:
+    def run(disk: SimulatedDisk, more: int) -> tuple[hg.Engine, list[Any], list[Any]]:
         engine = hg.open("/bank", **PROGRAM, durability=durability, disk=disk)
         engine.load(accounts, ROWS)
+        disk.fail_at = disk.calls + more
         return engine, *beside(engine, KINDS, 12)
 
     calm = SimulatedDisk()
-    run(calm)[0].close()
-    disk = SimulatedDisk(fail_at=int(calm.calls * share), fail_with=errno.EIO)
-    engine, answers, errors = run(disk)
+    run(calm, 1 << 30)[0].close()
+    disk = SimulatedDisk(fail_with=errno.EIO)
+    engine, answers, errors = run(disk, int(calm.calls * share / 2))
     assert errors or engine.stopped is None
     if engine.stopped is not None:
         with pytest.raises(StoreError, match="stopped"):
