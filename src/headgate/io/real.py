@@ -87,6 +87,7 @@ class RealLock:
     def __init__(self, path: str, descriptor: int) -> None:
         self._path = path
         self._descriptor = descriptor
+        self._process = os.getpid()
         found = os.fstat(descriptor)
         self._identity = (found.st_dev, found.st_ino)
         _locks.add(self)
@@ -99,9 +100,13 @@ class RealLock:
         return self._descriptor >= 0 and (found.st_dev, found.st_ino) == self._identity
 
     def release(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        if self._descriptor < 0:
+            return
+        if os.getpid() == self._process:
+            # To close alone would not do: a child that was just forked has the file open, too.
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        os.close(self._descriptor)
+        self._descriptor = -1
 
 
 # The locks of this process. A child that was forked has the same open files: it gives its own away
