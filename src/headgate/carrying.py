@@ -10,11 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headgate.errors import DeclarationError, InputError
-from headgate.state.columns import conform, one_array
-from headgate.state.schema import INT_MAX, Column, ColumnType, Schema, split_list
+from headgate.state.fitting import conform, one_array, unmarked_type
+from headgate.state.schema import Column, ColumnType, Schema, has_struct, split_list
 
 # Names with their types; None is the type of a column that had nothing but nulls so far.
 Carried = tuple[tuple[str, ColumnType | None], ...]
@@ -71,6 +70,7 @@ def carried_type(kind: pa.DataType, name: str) -> ColumnType | None:
 
 
 def _column_type(kind: pa.DataType) -> ColumnType | None:
+    kind = unmarked_type(kind)
     if pa.types.is_dictionary(kind):
         return _column_type(kind.value_type)
     if pa.types.is_decimal128(kind):
@@ -133,14 +133,11 @@ def carried_array(
     column: pa.ChunkedArray | pa.Array, kind: ColumnType | None, name: str
 ) -> pa.Array:
     """A carried column of the events in its type; a value that does not fit it is null."""
-    array = one_array(column)
     if kind is None:
-        return pa.nulls(len(array))
-    if kind.element is None and not kind.fields:
-        array = conform(array, kind, f"events: column {name!r}")
-    if kind.kind == "int" and pa.types.is_int64(array.type):
-        fits = pc.and_(pc.less_equal(array, INT_MAX), pc.greater_equal(array, -INT_MAX - 1))
-        array = pc.if_else(fits, array, None)
+        return pa.nulls(len(column))
+    if not has_struct(kind):
+        return conform(column, kind, f"events: column {name!r}")
+    array = one_array(column)
     return array if array.type == kind.arrow else array.cast(kind.arrow)
 
 

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
-from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headgate.errors import InputError, not_among
-from headgate.state.schema import Column, Schema, logical_value
+from headgate.state.fitting import conform, fit, marked
+from headgate.state.objects import NULL_FAULT, are_plain, fitted, is_missing
+from headgate.state.schema import Column, ColumnType, Schema, logical_value
 from headgate.state.table import Table
 from headgate.transactions import Transaction
 
 ACCEPTED = "an Arrow table, record batches, a pandas frame, a Spark frame or a list of dicts"
+_UNREADABLE = (pa.ArrowException, TypeError, ValueError, OverflowError)
 
 
 def as_table(data: Any, schema: Schema, where: str) -> pa.Table:
     """The data as an Arrow table; dicts take their types from the schema."""
+    try:
+        return _as_table(data, schema, where)
+    except pa.ArrowException as error:
+        raise InputError(f"{where}: cannot be read as one Arrow table: {error}") from None
+
+
+def _as_table(data: Any, schema: Schema, where: str) -> pa.Table:
     if isinstance(data, pa.Table):
         return data
     if isinstance(data, pa.RecordBatch):
@@ -29,7 +41,7 @@ def as_table(data: Any, schema: Schema, where: str) -> pa.Table:
             raise InputError(f"{where}: a streaming frame goes through writeStream.foreachBatch")
         return data.toArrow()
     if type(data).__module__.split(".")[0] == "pandas":
-        return pa.Table.from_pandas(data, preserve_index=False)
+        return _from_pandas(data, schema, where)
     if hasattr(data, "__arrow_c_stream__"):
         return pa.table(data)
     if isinstance(data, (Mapping, str, bytes)) or not isinstance(data, Iterable):
@@ -52,35 +64,73 @@ def _from_items(items: list[Any], schema: Schema, where: str) -> pa.Table:
 def from_dicts(rows: Sequence[Mapping[str, Any]], schema: Schema, where: str) -> pa.Table:
     """Dicts as a table: declared columns in their declared type, others as Arrow infers them."""
     present = dict.fromkeys(name for row in rows for name in row)
+    for name in present:
+        if not isinstance(name, str):
+            raise InputError(f"{where}: a column's name is a text, not {name!r}")
     names = [name for name in schema.names if name in present or not rows]
     names += [name for name in present if name not in schema]
     arrays = {}
     for name in names:
-        kind = schema[name].type.arrow if name in schema else None
-        values = [row.get(name) for row in rows]
-        _refuse_fractions(values, name, schema, where)
-        try:
-            arrays[name] = pa.array(values, kind)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError, OverflowError) as error:
-            declared = schema[name].type if name in schema else "one type"
-            raise InputError(f"{where}: column {name!r} should be {declared}: {error}") from None
+        kind = schema[name].type if name in schema else None
+        arrays[name] = _column([row.get(name) for row in rows], kind, name, where)
     return pa.table(arrays)
 
 
-def _refuse_fractions(values: list[Any], name: str, schema: Schema, where: str) -> None:
-    """Arrow would cut 1.5 down to 1 for an integer column without a word."""
-    if name not in schema or schema[name].type.kind not in ("int", "bigint"):
-        return
-    for value in values:
-        if isinstance(value, (float, Decimal)) and value % 1 != 0:
+def _column(values: list[Any], kind: ColumnType | None, name: str, where: str) -> pa.Array:
+    """Python values as a column of the declared type; what does not fit is its event's fault."""
+    if kind is None:
+        return _undeclared(values)
+    if are_plain(values, kind):
+        with contextlib.suppress(*_UNREADABLE):
+            return pa.array(values, kind.arrow)
+    found, faults = [], np.zeros(len(values), np.uint8)
+    for row, value in enumerate(values):
+        try:
+            fit, faults[row] = fitted(value, kind)
+        except TypeError as error:
             raise InputError(
-                f"{where}: column {name!r} should be {schema[name].type}, not {value!r}"
-            )
+                f"{where}: column {name!r} should be {kind}; in row {row} {error}"
+            ) from None
+        found.append(fit)
+    array = pa.array(found, kind.arrow)
+    return marked(array, faults) if faults.max(initial=0) > NULL_FAULT else array
+
+
+def _undeclared(values: list[Any]) -> pa.Array:
+    """Values of a column that no event declares; those of no one type are taken as texts."""
+    try:
+        return pa.array(values)
+    except _UNREADABLE:
+        texts = [None if value is None else str(value) for value in values]
+    return _column(texts, ColumnType("string"), "", "")
+
+
+def _from_pandas(frame: Any, schema: Schema, where: str) -> pa.Table:
+    """A frame's columns: what pandas takes for missing (None, NaN, NaT, NA) is null."""
+    arrays, names = [], [str(name) for name in frame.columns]
+    for place, name in enumerate(names):
+        series = frame.iloc[:, place]
+        kind = schema[name].type if name in schema else None
+        array = None
+        if kind is None or series.dtype != object:
+            with contextlib.suppress(*_UNREADABLE):
+                array = pa.array(series, from_pandas=True)
+        if array is None:
+            values = [None if is_missing(value) else value for value in series]
+            array = _column(values, kind, name, where)
+        arrays.append(array)
+    return pa.Table.from_arrays(arrays, names=names)
 
 
 def require_columns(table: pa.Table, names: Iterable[str], where: str) -> None:
-    """Refuse a table that lacks one of the columns, naming those it has."""
-    found = table.column_names
+    """Refuse a table that lacks one of the columns, or has it twice, naming those it has."""
+    names, found = list(names), table.column_names
+    twice = [name for name in names if found.count(name) > 1]
+    if twice:
+        raise InputError(
+            f"{where}: the column {twice[0]!r} is there {found.count(twice[0])} times; "
+            f"drop or rename the others; the columns are: {', '.join(found)}"
+        )
     missing = [name for name in names if name not in found]
     if missing:
         among = not_among(missing[0], found, "columns")
@@ -96,16 +146,28 @@ def complete_rows(given: pa.Table, table: Table, where: str) -> pa.Table:
     columns = []
     for column in table.schema:
         if column.name in given.column_names:
-            found = given.column(column.name)
-            if found.null_count and column.default is not None:
-                value = logical_value(column.type, column.default)
-                found = found.fill_null(pa.scalar(value, column.type.arrow))
-            columns.append(found)
+            require_columns(given, [column.name], where)
+            columns.append(_filled(given.column(column.name), column, where))
         elif column.default is not None and column.name not in table.key:
             columns.append(_repeated(column, given.num_rows))
         else:
             require_columns(given, [column.name], where)
     return pa.table(columns, names=list(table.schema.names))
+
+
+def _filled(given: pa.ChunkedArray, column: Column, where: str) -> Any:
+    """A column with its default in the place of nulls."""
+    is_whole = given.type == column.type.arrow and not given.null_count
+    if is_whole or column.default is None:
+        return given
+    found = fit(given, column.type, f"{where}: column {column.name!r}")
+    if found.faults is None or not (found.faults == NULL_FAULT).any():
+        return given
+    value = pa.scalar(logical_value(column.type, column.default), column.type.arrow)
+    faults = np.where(found.faults == NULL_FAULT, 0, found.faults)
+    nulls = pa.array(found.faults == NULL_FAULT)
+    array = pc.if_else(nulls, value, conform(given, column.type, where))
+    return marked(array, faults) if faults.any() else array
 
 
 def _repeated(column: Column, count: int) -> pa.Array:

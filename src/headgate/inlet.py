@@ -28,7 +28,9 @@ from headgate.naming import find_route
 from headgate.planning.order import is_sorted_throughout, parse_duration, sort_key, sort_rows
 from headgate.planning.routing import Routing
 from headgate.query.stored import UNROUTED
-from headgate.state.columns import NULL_FAULT, StoredColumn, conform, one_array, to_stored
+from headgate.state.columns import StoredColumn, to_stored
+from headgate.state.fitting import conform, decoded, joined, one_array, unmarked
+from headgate.state.objects import FAULT_WORDS, TEXT_FAULT
 from headgate.state.schema import Column, ColumnType, Schema, split_list
 from headgate.state.table import Access
 from headgate.transactions import RESULT_COLUMNS, Transaction
@@ -294,7 +296,7 @@ class Arranger:
     def arrange(self, events: pa.Table, state: InletState | None) -> Arranged:
         """Arrange the held-back events and the new ones; the state is that before the batch."""
         require_columns(events, self.plan.columns, "events")
-        events = self._with_held(events, state)
+        events = self._with_held(decoded(events), state)
         rejects = _Rejects(events.num_rows)
         route = self._route(events, rejects)
         stored = self._stored(events)
@@ -309,42 +311,57 @@ class Arranger:
         if state is None or state.held is None or self.plan.watermark_us is None:
             return events
         # What was held comes first: it arrived earlier.
-        return pa.concat_tables(
-            [state.held, self._in_declared_types(events)], promote_options="permissive"
-        )
+        before, columns = state.held, {}
+        for name in self.plan.columns:
+            known = name in before.column_names
+            held = before.column(name) if known else pa.nulls(before.num_rows)
+            columns[name] = self._joined(name, held, events.column(name))
+        return pa.table(columns)
+
+    def _joined(self, name: str, held: pa.ChunkedArray, new: pa.ChunkedArray) -> Any:
+        """A column of the held events and of the new ones, which may have come in another type."""
+        kind, where = self._declared[name], f"events: column {name!r}"
+        if kind is None:
+            parts = [pa.table({name: held}), pa.table({name: self._typed(name, new)})]
+            return pa.concat_tables(parts, promote_options="permissive").column(name)
+        return joined(conform(held, kind, where), new, kind, where)
+
+    @cached_property
+    def _declared(self) -> dict[str, ColumnType | None]:
+        """The type of each needed column; None where they declare none, or several."""
+        found: dict[str, ColumnType | None] = {}
+        for transaction in self.plan.route.transactions:
+            for column in transaction.event:
+                same = found.setdefault(column.name, column.type) == column.type
+                found[column.name] = column.type if same else None
+        return {name: found.get(name) for name in self.plan.columns}
 
     def _in_declared_types(self, events: pa.Table) -> pa.Table:
         """The needed columns in their declared types, so that events of two batches fit together.
 
         A column that two transactions declare differently stays as it came.
         """
-        declared: dict[str, set[ColumnType]] = {}
-        for transaction in self.plan.route.transactions:
-            for column in transaction.event:
-                declared.setdefault(column.name, set()).add(column.type)
-        columns, carried = {}, dict(self.plan.carried)
-        for name in self.plan.columns:
-            array, kinds = one_array(events.column(name)), declared.get(name, set())
-            if name in carried and not kinds:
-                columns[name] = carried_array(array, carried[name], name)
-                continue
-            if pa.types.is_dictionary(array.type):
-                array = array.dictionary_decode()
-            if len(kinds) == 1 and (kind := next(iter(kinds))).element is None:
-                array = conform(array, kind, f"events: column {name!r}")
-            columns[name] = array
-        return pa.table(columns)
+        return pa.table({name: self._typed(name, events.column(name)) for name in self._declared})
+
+    def _typed(self, name: str, column: pa.ChunkedArray) -> pa.Array:
+        kind, carried = self._declared[name], dict(self.plan.carried)
+        if kind is not None:
+            return conform(column, kind, f"events: column {name!r}")
+        if name in carried and name not in self.plan.event:
+            return carried_array(column, carried[name], name)
+        array = one_array(column)
+        return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
 
     def _route(self, events: pa.Table, rejects: _Rejects) -> np.ndarray:
         column = self.plan.route.column
         if column is None or self.routing is None:
             return np.zeros(events.num_rows, np.int64)
-        values = one_array(events.column(column))
+        values, faults = unmarked(one_array(events.column(column)))
         route = self.routing.numbers(values)
+        if faults is not None:
+            rejects.add_faults(faults, column, "route", None)
         for row in np.flatnonzero(route < 0) if route.min(initial=0) < 0 else ():
-            value = values[int(row)].as_py()
-            reason = f"null route: {column}" if value is None else f"unknown route: {value}"
-            rejects.add_one(int(row), reason)
+            rejects.add_one(int(row), _unrouted(values[int(row)], column))
         return route
 
     def _stored(self, events: pa.Table) -> dict[tuple[str, str], StoredColumn]:
@@ -386,7 +403,9 @@ class Arranger:
             found = stored[key]
             if found.faults is not None:
                 rejects.add_faults(found.faults, column.name, "order column", None)
-            texts = one_array(events.column(column.name)) if column.type.kind == "string" else None
+            texts = None
+            if column.type.kind == "string":
+                texts = conform(events.column(column.name), column.type, "order_by")
             keys.append(sort_key(found.values, column.type, texts))
         return keys
 
@@ -505,6 +524,15 @@ def _emptied(column: StoredColumn, lengths: np.ndarray, rows: np.ndarray) -> Sto
     return StoredColumn(values, column.faults, offsets)
 
 
+def _unrouted(value: pa.Scalar, column: str) -> str:
+    """Why an event has no route."""
+    try:
+        found = value.as_py()
+    except UnicodeDecodeError:
+        return f"{FAULT_WORDS[TEXT_FAULT]}: {column}"
+    return f"null route: {column}" if found is None else f"unknown route: {found}"
+
+
 class _Rejects:
     """The malformed events of a batch, each with the first reason found."""
 
@@ -519,8 +547,8 @@ class _Rejects:
     def add_faults(self, faults: np.ndarray, name: str, role: str, mine: np.ndarray | None) -> None:
         rows = np.flatnonzero(faults if mine is None else faults * mine)
         for row in rows:
-            is_null = faults[row] == NULL_FAULT
-            self.add_one(int(row), f"null {role}: {name}" if is_null else f"out of range: {name}")
+            fault = FAULT_WORDS.get(int(faults[row]), f"null {role}")
+            self.add_one(int(row), f"{fault}: {name}")
 
     def skip(self, others: np.ndarray | None) -> np.ndarray:
         """By event row: 1 where it is malformed or another transaction's."""

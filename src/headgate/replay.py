@@ -19,6 +19,7 @@ from headgate.errors import DeclarationError, StoreError
 from headgate.execution.cache import code_fingerprint
 from headgate.inlet import Plan, Route
 from headgate.results import with_epoch
+from headgate.state.fitting import one_array
 from headgate.transactions import Transaction
 
 _PLAN = b"headgate.plan"
@@ -52,9 +53,9 @@ def with_plan(events: pa.Table, plan: Plan) -> pa.RecordBatch:
         "carry": describe_carry(plan.carried),
     }
     beside = [name for name in (KEY, DIGEST) if name in events.column_names]
-    wanted = events.select([*plan.columns, *beside]).combine_chunks()
-    batches = wanted.to_batches()
-    batch = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=wanted.schema)
+    names = [*plan.columns, *beside]
+    arrays = [one_array(events.column(name)) for name in names]
+    batch = pa.RecordBatch.from_arrays(arrays, names=names)
     return batch.replace_schema_metadata({_PLAN: json.dumps(words).encode()})
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headgate.carrying import carried_array
 from headgate.display import text
@@ -16,10 +15,11 @@ from headgate.execution.codes import encode_reasons
 from headgate.execution.program import Execution, Program
 from headgate.execution.run import COMMITTED, OUTCOMES, Work
 from headgate.inlet import Arranged, Plan
-from headgate.state.columns import conform, one_array, to_arrow
+from headgate.state.columns import to_arrow
+from headgate.state.fitting import conform, one_array
 from headgate.state.layout import Layout
 from headgate.state.rows import stored_column
-from headgate.state.schema import INT_MAX, Column, Schema
+from headgate.state.schema import Column, Schema
 from headgate.state.table import Access
 
 _INDEX_TYPES = {"b": pa.int8(), "i": pa.int32()}
@@ -154,13 +154,8 @@ def _order_columns(plan: Plan, arranged: Arranged) -> dict[str, pa.Array]:
     found = {}
     rows = None if arranged.is_whole else pa.array(event_rows(arranged))
     for column in plan.order_by:
-        array = one_array(arranged.events.column(column.name))
-        array = conform(array, column.type, f"events: column {column.name!r}")
-        if column.type.kind == "int" and pa.types.is_int64(array.type):
-            fits = pc.and_(pc.less_equal(array, INT_MAX), pc.greater_equal(array, -INT_MAX - 1))
-            array = pc.if_else(fits, array, None)  # a value out of range was rejected
-        if array.type != column.type.arrow:
-            array = array.cast(column.type.arrow)
+        where = f"events: column {column.name!r}"
+        array = conform(arranged.events.column(column.name), column.type, where)
         found[column.name] = array if rows is None else array.take(rows)
     return found
 

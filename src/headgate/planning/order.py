@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headgate.errors import InputError
-from headgate.state.schema import ColumnType
+from headgate.state.schema import BIGINT_MAX, ColumnType
 
 DIGIT_BITS = 11
 _UNITS_US = {
@@ -56,12 +56,13 @@ def parse_duration(text: str, where: str) -> int:
 def sort_key(stored: np.ndarray, kind: ColumnType, texts: pa.Array | None = None) -> np.ndarray:
     """int64 values that sort as the column's values do; `texts` for a string column."""
     if texts is not None:
-        ranks = pc.rank(texts.cast(pa.string()), sort_keys="ascending", tiebreaker="dense")
+        ranks = pc.rank(texts, sort_keys="ascending", tiebreaker="dense")
         return np.asarray(ranks.to_numpy(zero_copy_only=False), np.int64)
     if kind.kind in ("float", "double"):
         bits = np.asarray(stored, np.float64).view(np.int64)
-        # Negative floats sort backwards by their bits; flipping the others mends it. -0.0 is 0.0.
-        bits = np.where(stored == 0, 0, bits)
+        # Negative floats sort backwards by their bits; flipping the others mends it. -0.0 is 0.0,
+        # and NaN comes after all numbers, whatever its sign.
+        bits = np.where(stored == 0, 0, np.where(np.isnan(stored), BIGINT_MAX, bits))
         return np.where(bits < 0, bits ^ np.int64(0x7FFFFFFFFFFFFFFF), bits)
     return np.asarray(stored, np.int64)
 

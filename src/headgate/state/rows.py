@@ -14,9 +14,10 @@ import pyarrow as pa
 
 from headgate.errors import InputError
 from headgate.state import index
-from headgate.state.columns import NULL_FAULT, to_arrow, to_stored
+from headgate.state.columns import to_arrow, to_stored
 from headgate.state.indexing import build_index, release_all_dead
 from headgate.state.layout import HEADER_EPOCH_SHIFT, STORED, WORD_BYTES, Layout, row_layout
+from headgate.state.objects import FAULT_WORDS
 from headgate.state.schema import ColumnType
 from headgate.state.strings import StringPool
 from headgate.state.table import Table
@@ -245,9 +246,9 @@ class Rows:
             stored = to_stored(rows.column(field.name), field.type, self.pool, where)
             if stored.faults is not None:
                 place = int(np.flatnonzero(stored.faults)[0])
-                fault = "is null" if stored.faults[place] == NULL_FAULT else "is out of range"
+                fault = FAULT_WORDS.get(int(stored.faults[place]), "null")
                 self.words[slots, 0] = 0
-                raise InputError(f"{where}: the value in row {place} {fault}")
+                raise InputError(f"{where}: the value in row {place} is {fault}")
             if isinstance(slots, np.ndarray) and stored.values.itemsize == WORD_BYTES:
                 word, values = field.offset // WORD_BYTES, stored.values.view(np.int64)
                 index.put_words(self.words, slots, word, values)

@@ -130,8 +130,9 @@ def widened_value(new: ColumnType, old: ColumnType, stored: Any) -> int | float 
     return stored_value(new, logical_value(old, stored), f"a {old} as a {new}")
 
 
-def _has_struct(kind: ColumnType) -> bool:
-    return bool(kind.fields) or (kind.element is not None and _has_struct(kind.element))
+def has_struct(kind: ColumnType) -> bool:
+    """Whether the type is a struct, or an array of them."""
+    return bool(kind.fields) or (kind.element is not None and has_struct(kind.element))
 
 
 def _name(name: str) -> str:
@@ -168,7 +169,7 @@ class Schema:
             if name.startswith("__"):
                 raise DeclarationError(f"{where}: column {name!r}: names in __ are reserved")
         for column in columns:
-            if not structs and _has_struct(column.type):
+            if not structs and has_struct(column.type):
                 raise DeclarationError(
                     f"{where}: column {column.name!r}: structs are not supported"
                 )

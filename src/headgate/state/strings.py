@@ -228,9 +228,11 @@ class StringPool:
         return out
 
     def _intern_dictionary(self, texts: pa.DictionaryArray) -> np.ndarray:
-        codes = np.append(self.intern(texts.dictionary.cast(pa.string())), 0)
-        last = len(codes) - 1
-        return codes[texts.indices.fill_null(last).to_numpy(zero_copy_only=False)]
+        codes = np.append(self.intern(texts.dictionary.cast(pa.large_string())), 0)
+        places = texts.indices
+        if places.null_count:  # in a wider type: the place behind the last may be one too many
+            places = places.cast(pa.int64()).fill_null(len(codes) - 1)
+        return codes[places.to_numpy(zero_copy_only=False)]
 
     def texts(self, codes: np.ndarray) -> pa.Array:
         """The Arrow string array behind the codes."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from headgate.state.schema import Column, ColumnType
 from headgate.state.table import Access
 from headgate.testing.records import Record
-from headgate.testing.scalars import OutOfRange, arrived, has_null, place, shown
+from headgate.testing.scalars import Unfit, arrived, has_null, place, shown
 
 if TYPE_CHECKING:
     from headgate.transactions import Transaction
@@ -135,8 +135,8 @@ def _value_or_reject(event: Event, column: Column, role: str) -> Any:
         return None
     try:
         return arrived(value, column.type)
-    except OutOfRange:
-        event.reject(f"out of range: {column.name}")
+    except Unfit as how:
+        event.reject(f"{how}: {column.name}")
         return None
 
 
@@ -150,8 +150,8 @@ def _examine_keys(event: Event, access: Access) -> None:
         for item in value if access.form == "each" else [value]:
             try:
                 arrived(item, column.type)
-            except OutOfRange:
-                event.reject(f"out of range: {name}")
+            except Unfit as how:
+                event.reject(f"{how}: {name}")
 
 
 def _carried(rules: Rules, event: Event, name: str) -> Any:
@@ -162,7 +162,7 @@ def _carried(rules: Rules, event: Event, name: str) -> Any:
         return value
     try:
         return shown(arrived(value, declared[0].type), declared[0].type)
-    except OutOfRange:
+    except Unfit:
         return None
 
 

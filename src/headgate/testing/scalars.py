@@ -22,8 +22,8 @@ _START = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _BITS = {"int": 32, "date": 32, "bigint": 64, "timestamp": 64}
 
 
-class OutOfRange(Exception):
-    """A value that arrives is of the right type, but its column cannot hold it."""
+class Unfit(Exception):
+    """A value that arrives is of the right type, but its column cannot hold it: says how."""
 
 
 class Int64(int):
@@ -105,15 +105,21 @@ def rounded(number: int | decimal.Decimal, kind: ColumnType) -> decimal.Decimal:
 
 
 def arrived(value: Any, kind: ColumnType) -> Any:
-    """A value handed in by a user, as its column keeps it. Raises OutOfRange, or ValueError."""
+    """A value handed in by a user, as its column keeps it. Raises Unfit, or ValueError."""
     if kind.element is not None:
         return tuple(arrived(item, kind.element) for item in value)
     try:
-        return kept(_plain(value, kind), kind)
+        found = kept(_plain(value, kind), kind)
     except OverflowError:
-        raise OutOfRange from None
+        raise Unfit("out of range") from None
     except TypeError as error:
         raise ValueError(str(error)) from None
+    is_exact = kind.kind in ("double", "decimal") and isinstance(value, (int, decimal.Decimal))
+    if is_exact and decimal.Decimal(found) != value:
+        raise Unfit("not exact")
+    if isinstance(found, str) and found.encode("utf-8", "replace").decode() != found:
+        raise Unfit("not UTF-8")
+    return found
 
 
 def _plain(value: Any, kind: ColumnType) -> Any:
@@ -122,6 +128,13 @@ def _plain(value: Any, kind: ColumnType) -> Any:
         return (moment - _START) // datetime.timedelta(microseconds=1)
     if isinstance(value, datetime.date) and kind.kind == "date":
         return (value - _START.date()).days
+    if isinstance(value, (float, decimal.Decimal)) and kind.kind in ("int", "bigint"):
+        if not math.isfinite(value):
+            raise OverflowError("overflow")
+        if value != int(value):
+            within(int(value), _BITS[kind.kind])
+            raise Unfit("not exact")
+        return int(value)
     return value
 
 

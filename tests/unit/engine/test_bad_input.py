@@ -6,6 +6,7 @@ import datetime
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -54,6 +55,11 @@ REJECTED = {
     "null value: n": event(n=None),
     "null route: kind": event(kind=None),
     "unknown route: fly": event(kind="fly"),
+    "out of range: n": event(n=2**63),
+    "out of range: id": event(id=float("inf")),
+    "not exact: n": event(n=1.5),
+    "not exact: ts": event(ts=np.datetime64("2024-01-01T00:00:00.000000001")),
+    "not UTF-8: kind": event(kind="\ud800"),
 }
 
 
@@ -96,17 +102,23 @@ REFUSED: dict[str, tuple[Call, str]] = {
         lambda engine: engine.run(add, [event(n="five")]),
         "events: column 'n' should be bigint",
     ),
-    "a fraction for a whole number": (
-        lambda engine: engine.run(add, [event(n=1.5)]),
-        "column 'n' should be bigint",
-    ),
     "a boolean for a number": (
         lambda engine: engine.run(add, [event(n=True)]),
         "column 'n' should be bigint",
     ),
-    "a number too large": (
-        lambda engine: engine.run(add, [event(n=2**63)]),
-        "column 'n' should be bigint",
+    "a column twice": (
+        lambda engine: engine.run(
+            add, pa.Table.from_arrays([pa.array([1])] * 4, names=["ts", "id", "n", "n"])
+        ),
+        "events: the column 'n' is there 2 times; drop or rename the others",
+    ),
+    "batches of different columns": (
+        lambda engine: engine.run(add, [pa.record_batch({"id": [1]}), pa.record_batch({"n": [1]})]),
+        "events: cannot be read as one Arrow table",
+    ),
+    "a name that is no text": (
+        lambda engine: engine.run(add, [{1: 1}]),
+        "events: a column's name is a text, not 1",
     ),
     "a text for a time": (
         lambda engine: engine.run(add, [event(ts="noon")]),
@@ -223,7 +235,16 @@ BAD_LOADS: dict[str, tuple[Any, str]] = {
     "a null key": ([{"id": None, "n": 1}], "column 'id': the value in row 0 is null"),
     "a failing check": ([{"id": 7, "n": -1}], "the row id=7 fails the check 'n >= 0'"),
     "a wrong type": ([{"id": 1, "n": "x"}], "load 'accounts': column 'n' should be bigint"),
-    "an arrow type": (pa.table({"id": [1], "n": [1.5]}), "column 'n': the column is double"),
+    "a fraction": (
+        pa.table({"id": [1], "n": [1.5]}),
+        "column 'n': the value in row 0 is not exact",
+    ),
+    "a number too large": ([{"id": 2**63, "n": 1}], "'id': the value in row 0 is out of range"),
+    "an arrow type": (pa.table({"id": [1], "n": ["1"]}), "column 'n': the column is string"),
+    "a column twice": (
+        pa.Table.from_arrays([pa.array([1])] * 3, names=["id", "n", "n"]),
+        "load 'accounts': the column 'n' is there 2 times",
+    ),
 }
 
 
