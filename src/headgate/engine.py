@@ -145,6 +145,11 @@ def _check_place(path: Any, retain: Any) -> None:
         raise InputError(f"retain is hg.Retention(...), such as epochs=1000; not {retain!r}")
 
 
+def _told_apart(routes: Mapping[Any, Transaction]) -> tuple[Any, ...]:
+    """Routes as a key: equal for the very same transactions behind the same values only."""
+    return tuple((type(value), value, transaction) for value, transaction in routes.items())
+
+
 class Engine:
     """Tables and the transactions over them; made by `hg.open`."""
 
@@ -452,7 +457,7 @@ class Engine:
             isolation = "PL4"
         transaction = find_route(transaction, self.transactions)
         key = (
-            transaction if isinstance(transaction, Transaction) else repr(transaction),
+            transaction if isinstance(transaction, Transaction) else _told_apart(transaction),
             order_by if isinstance(order_by, str) else repr(order_by),
             (route_by, watermark, late, name, scheme, isolation, updates, repr(carry)),
         )
@@ -575,7 +580,7 @@ class Engine:
         return results_arrow(plan).empty_table()
 
     def _program(self, transactions: Sequence[Transaction], updates: bool = False) -> Program:
-        key = (updates, *(transaction.name for transaction in transactions))
+        key = (updates, *transactions)  # the very same ones: names may be given again
         if key not in self._programs:
             signatures = [transaction.signature for transaction in transactions]
             memory = self._memory

@@ -220,8 +220,8 @@ class _Crew:
                 **own["arrays"], "tables": own["places"], "final": own["final"], "mine": mine,
                 "turn": turn, "elements": elements, "private": private, "own": step.words,
             }))  # fmt: skip
-        compile_first(kernel)
         calls = enumerate(frame.address for frame in frames)
+        compile_first(kernel)
         workers.run([partial(kernel, thread, run.epoch, at) for thread, at in calls])
 
     def put_back(self) -> None:

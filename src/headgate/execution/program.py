@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from headgate.errors import DeclarationError, InputError
+from headgate.errors import DeclarationError, InputError, InvariantError
 from headgate.execution.cache import cache_folder
 from headgate.execution.compiler import describe_error
 from headgate.execution.interpreter import Interpreter
@@ -37,6 +37,7 @@ from headgate.execution.kernel import (
     compile_first,
     literal_texts,
 )
+from headgate.execution.readiness import UNIT_PLAN, Readiness
 from headgate.execution.run import Run, Work
 from headgate.execution.scheme import SERIAL, Scheme, explain, run_parallel
 from headgate.execution.signature import Signature
@@ -93,6 +94,7 @@ class Program:
             self._literals |= literal_texts(signature)
         pool.add_literals(sorted(self._literals))
         self.kernel = self._build()
+        self.readiness = Readiness(self)
         self.interpreters = [
             Interpreter(signature, self.tables, pool) for signature in self.signatures
         ]
@@ -126,6 +128,13 @@ class Program:
         except Exception as error:
             names = ", ".join(signature.name for signature in compiled)
             raise DeclarationError(f"transactions {names}: {describe_error(error)}") from error
+
+    @property
+    def compiled_kernel(self) -> Kernel:
+        """The kernel of a program that has compiled transactions."""
+        if self.kernel is None:
+            raise InvariantError("a kernel was asked for, and no transaction is compiled")
+        return self.kernel
 
     @cached_property
     def costs(self) -> Thresholds:
@@ -213,7 +222,7 @@ class Program:
 
     def _protocol(self, scheme: Scheme, isolation: str, count: int) -> Scheme | None:
         """The protocol that runs a batch, or None when it runs in event order."""
-        name = scheme.name
+        name, chosen = scheme.name, None
         if name == "auto":
             if self.probing.is_due:
                 return None
@@ -221,7 +230,6 @@ class Program:
             if chosen is None or self.constraints:
                 return None
             name = chosen.scheme
-            self.decisions.append(chosen)
         if name not in PROTOCOLS or not count:
             return None
         accesses = (access for signature in self.signatures for access in signature.accesses)
@@ -231,7 +239,12 @@ class Program:
             why = f"rows by {others[0]!r}" if others else why
             self.decisions.append(Decision("serial", f"{name} cannot see to it: {why}"))
             return None
-        return Scheme(name, min(scheme.threads, count))
+        protocol = Scheme(name, min(scheme.threads, count))
+        refused = self.readiness.decision(protocol)
+        noted = refused if refused is not None else chosen
+        if noted is not None:
+            self.decisions.append(noted)
+        return protocol if refused is None else None
 
     def _run_in_order(self, run: Run, scheme: Scheme) -> None:
         """Run the batch with the effect of event order, on one thread or several."""
@@ -261,6 +274,9 @@ class Program:
         """The figures of the graph of a resolved batch, which does not run."""
         if self.compiled_count < len(self.signatures):
             raise InputError("explain needs compiled transactions")
+        refused = self.readiness.serial("the graph of operations", *UNIT_PLAN)
+        if refused is not None:
+            raise InputError(f"explain: {refused.why}")
         run = Run(self, works, order, route, 0)
         figures = explain(run)
         run.release({})

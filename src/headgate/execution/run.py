@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from headgate.errors import InvariantError
 from headgate.execution.frame import Frame, FrameLayout
 from headgate.execution.interpreter import error_reason
 from headgate.execution.pointers import address
@@ -100,9 +99,7 @@ class Run:
     @cached_property
     def frame(self) -> Frame:
         """What the kernels of the program take."""
-        if self.program.kernel is None:
-            raise InvariantError("a frame was asked for, and no transaction is compiled")
-        return Frame.fill(self.program.kernel.layout, self.arrays)
+        return Frame.fill(self.program.compiled_kernel.layout, self.arrays)
 
     def frame_of(self, layout: FrameLayout) -> Frame:
         """What kernels of another layout take, which may know fewer of the arrays."""

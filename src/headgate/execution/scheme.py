@@ -19,6 +19,7 @@ from headgate.execution import ticks
 from headgate.execution.kernel import compile_first
 from headgate.execution.nesting import nest
 from headgate.execution.pointers import address
+from headgate.execution.readiness import PLAN, UNIT_PLAN
 from headgate.execution.sections import cut, run_in_turn
 from headgate.execution.units import UnitBatch, UnitCrew
 from headgate.execution.workers import workers
@@ -121,9 +122,12 @@ def run_parallel(run: Run, scheme: Scheme) -> bool:
         return False
     if scheme.name == "auto":
         early = worth_planning(load_of(run, scheme.threads), run.program.costs)
-        if early is not None:
-            run.program.decisions.append(early)
-            return False
+        early = early or run.program.readiness.serial("the graph of transactions", *PLAN)
+    else:
+        early = run.program.readiness.decision(scheme)
+    if early is not None:
+        run.program.decisions.append(early)
+        return False
     sections = cut(run)
     if len(sections) == 1:
         return _run_section(run, scheme)
@@ -163,6 +167,10 @@ def run_as_decided(run: Run, crew: _Crew, decision: Decision) -> bool:
     if decision.scheme == "serial":
         return False
     chosen = make_scheme(decision.scheme, crew.scheme.threads)
+    refused = run.program.readiness.decision(chosen)
+    if refused is not None:
+        run.program.decisions.append(refused)
+        return False
     if chosen.by_units:
         return _run_units(run, chosen, crew.batch)
     crew.scheme = replace(crew.scheme, name=chosen.name)
@@ -227,10 +235,7 @@ class _Crew:
     def __init__(self, run: Run, scheme: Scheme) -> None:
         self.run = run
         self.scheme = replace(scheme, threads=min(scheme.threads, len(run.order)))
-        kernel = run.program.kernel
-        if kernel is None:
-            raise InputError("a parallel scheme needs compiled transactions")
-        self.kernels = kernel.schemes
+        self.kernels = run.program.compiled_kernel.schemes
         self.raised = np.zeros(1, np.int64)
         self.times = np.zeros((max(1, self.scheme.threads), ticks.WORDS), np.int64)
         self.times[:, ticks.IS_ON] = int(run.program.is_timed)
@@ -273,6 +278,9 @@ class _Crew:
         whole = choose_transactions(load, shape, skewed, costs)
         if is_wide(load, shape):
             return whole
+        refusal = self.run.program.readiness.refusal(*UNIT_PLAN)
+        if refusal is not None:
+            return replace(whole, why=f"{whole.why}; single operations do not compile: {refusal}")
         if self.batch is None:
             self.batch = UnitBatch(self.run, False, self.run.scratch)
         fine, coarse = self.batch.tasks("operation"), self.batch.tasks("chain")

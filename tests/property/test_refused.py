@@ -1,0 +1,144 @@
+"""What cannot be compiled in a scheme runs serially, says why, and stops nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import headgate as hg
+from headgate.execution import kernel, program, readiness
+from headgate.execution.isolation_source import IsolationWriter
+from headgate.execution.scheme_source import SchemeWriter
+from headgate.execution.unit_source import UnitWriter
+from headgate.testing import SerialOracle, difference, results_difference
+
+jars = hg.Table("jars", "id bigint, n bigint", key="id")
+
+
+@hg.transaction(event="ts bigint, a bigint, b bigint")
+def pour(event, a=jars.at("a"), b=jars.at("b"), out=hg.output("left bigint")):
+    a.n -= 1
+    b.n += 1
+    out.left = a.n
+
+
+def broken(writer: Any) -> Callable[[pytest.MonkeyPatch], None]:
+    """A kernel's text in which one function is called with a word too few."""
+
+    def seed(patch: pytest.MonkeyPatch) -> None:
+        original = writer.source
+
+        def source(self: Any) -> str:
+            found = str(original(self))
+            assert "\ndef attempt(" in found
+            return found.replace("\ndef attempt(", "\ndef attempt(unheard_of, ")
+
+        patch.setattr(writer, "source", source)
+
+    return seed
+
+
+def events(seed: int, count: int = 200) -> pa.Table:
+    random = np.random.default_rng(seed)
+    keys = random.integers(0, 8, (2, count))
+    return pa.table({"ts": np.arange(count), "a": keys[0], "b": keys[1]})
+
+
+@pytest.fixture
+def attempts(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The kernels that are compiled, in turn; nothing is taken from those built before."""
+    found: list[Any] = []
+    real = readiness.compile_first
+
+    def noted(one: Any) -> None:
+        found.append(one)
+        real(one)
+
+    monkeypatch.setattr(readiness, "compile_first", noted)
+    for name in ("build_kernel", "build_unit_kernels", "build_isolation_kernels"):
+        monkeypatch.setattr(program, name, getattr(kernel, name))
+    return found
+
+
+def run_three(scheme: str, isolation: str = "PL4", cost_ns: float | None = None) -> list[Any]:
+    """Three batches beside the oracle, then a call; returns the decisions."""
+    oracle = SerialOracle([jars], [pour])
+    with hg.open(None, tables=[jars], transactions=[pour]) as engine:
+        for one in (engine, oracle):
+            one.load(jars, [{"id": number, "n": 5} for number in range(7)])
+        for seed in range(3):
+            for made in engine._programs.values():
+                made.cost_ns = cost_ns
+            batch = events(seed)
+            options = {"scheme": scheme, "threads": 2, "isolation": isolation}
+            found = engine.run(pour, batch, order_by="ts", **options)
+            wanted = oracle.run(pour, batch.to_pylist(), order_by="ts")
+            assert results_difference(found, wanted) is None
+            assert difference(engine, oracle) is None
+        assert engine.call(pour, ts=1, a=1, b=2).committed
+        return list(engine.decisions())
+
+
+CASES = {
+    "strata": SchemeWriter, "depth": SchemeWriter, "ready": SchemeWriter, "lal": SchemeWriter,
+    "pat": SchemeWriter, "ready-operation-eager": UnitWriter, "strata-chain-lazy": UnitWriter,
+    "tstream": UnitWriter, "lwm": UnitWriter, "lock": IsolationWriter,
+    "timestamp": IsolationWriter,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("scheme", CASES)
+def test_a_scheme_that_cannot_be_compiled_runs_serially(
+    scheme: str, monkeypatch: pytest.MonkeyPatch, attempts: list[Any]
+) -> None:
+    broken(CASES[scheme])(monkeypatch)
+    decisions = run_three(scheme)
+    assert [decision.scheme for decision in decisions] == ["serial"] * 3
+    for decision in decisions:
+        assert decision.why.startswith(scheme)
+        assert " cannot be compiled for these transactions: TypingError: " in decision.why
+    assert len(attempts) == len(set(attempts))  # tried once, not with every batch
+
+
+@pytest.mark.parametrize("isolation", ["PL1", "PL2", "PL3"])
+@pytest.mark.parametrize("scheme", ["lock", "timestamp", "auto"])
+def test_serial_keeps_every_level(
+    scheme: str, isolation: str, monkeypatch: pytest.MonkeyPatch, attempts: list[Any]
+) -> None:
+    broken(IsolationWriter)(monkeypatch)
+    decisions = run_three(scheme, isolation, cost_ns=500_000.0)
+    refused = [one for one in decisions if "cannot be compiled" in one.why]
+    assert len(refused) == 3
+    assert len(attempts) == len(set(attempts))
+
+
+def test_the_model_goes_on_without_what_cannot_be_compiled(
+    monkeypatch: pytest.MonkeyPatch, attempts: list[Any]
+) -> None:
+    broken(SchemeWriter)(monkeypatch)
+    broken(UnitWriter)(monkeypatch)
+    decisions = run_three("auto", cost_ns=500_000.0)
+    assert "cannot be compiled for these transactions" in decisions[-1].why
+    assert decisions[-1].scheme == "serial"
+    assert len(attempts) == len(set(attempts))
+
+
+def test_the_model_does_without_single_operations(
+    monkeypatch: pytest.MonkeyPatch, attempts: list[Any]
+) -> None:
+    """Where the graph of operations itself has no kernel, that of transactions decides."""
+
+    def refuse(*_: Any) -> Any:
+        raise NotImplementedError("not this one")
+
+    monkeypatch.setattr(program, "build_unit_kernels", refuse)
+    decisions = run_three("auto", cost_ns=500_000.0)
+    assert any("single operations do not compile: NotImpl" in one.why for one in decisions)
+    with hg.open(None, tables=[jars], transactions=[pour]) as engine:
+        with pytest.raises(hg.InputError, match="the graph of operations cannot be compiled"):
+            engine.explain(pour, events(1), order_by="ts")
+        assert engine.call(pour, ts=1, a=1, b=2).reason == "missing key: jars"
