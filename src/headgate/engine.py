@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -80,6 +80,7 @@ from headgate.sources import Caller, EngineInlet, Sources
 from headgate.state.rows import Rows
 from headgate.state.storage import Storages
 from headgate.state.table import Table
+from headgate.streams import Idle, Streams, check_flush
 from headgate.transactions import Transaction
 
 if TYPE_CHECKING:
@@ -193,6 +194,8 @@ class Engine:
             check_compiles(table)
         self._streams = declared_streams(manifest.get("streams", {}), self.transactions)
         self._memory = Memory(self.tables, Storages(storages_of(manifest, self.tables)))
+        self._streams_seen = Streams(self._memory)
+        self._idle = Idle(self._flush_idle, self._clock)
         self._sources = Sources(self._memory, self._journal)
         once = Once(self._memory.calls)
         self.calling = Calling(self._run_calls_of, self._guard, self._lock, once, self.transactions)
@@ -297,6 +300,7 @@ class Engine:
         isolation: str = "PL4",
         updates: bool = False,
         carry: str | Sequence[str] | None = None,
+        idle: str | None = None,
         record: list[Recording] | None = None,
     ) -> pa.Table:
         """Run every event and return one result for each, in the serial order.
@@ -304,12 +308,23 @@ class Engine:
         All events are one batch and one epoch, unless `batch_size` cuts them (in arrival order)
         into several; then the next one runs while the log of the last is being synced.
         `updates=True` adds the rows as each transaction left them, `carry="event_id, shop"` these
-        columns of the events, whatever became of them. `isolation` says what events
+        columns of the events, whatever became of them. With a watermark, `idle="30 seconds"` runs
+        what is held back once no events came for so long. `isolation` says what events
         may see of each other; `record` gets what they saw, for `headgate.testing.History`.
         """
         chosen, level = make_protocol(scheme, threads), make_isolation(isolation)
         plan = self._plan(
-            transaction, route_by, order_by, watermark, late, name, chosen, level, updates, carry
+            transaction,
+            route_by,
+            order_by,
+            watermark,
+            late,
+            name,
+            chosen,
+            level,
+            updates,
+            carry,
+            idle,
         )
         if record is not None:
             plan = recorded(plan, record)
@@ -327,6 +342,7 @@ class Engine:
     def _run_pipelined(self, plan: Plan, table: pa.Table, batch_size: int) -> pa.Table:
         """One batch after another; the log of one is written while the next one runs."""
         parts, before = [], None
+        self._streams_seen.note(plan.inlet_name(None))
         for first in range(0, table.num_rows, batch_size):
             with self._lock, self._guard.running():
                 results, epoch, _ = self._process(
@@ -402,19 +418,45 @@ class Engine:
         name: str | None = None,
         carry: str | Sequence[str] | None = None,
     ) -> pa.Table:
-        """Run the events that `run` with the same options holds back, as if time had passed."""
+        """Run the events that `run` with the same options holds back, as if time had passed.
+
+        InputError where there is no such stream, with those that hold events. What a sink holds
+        back is run by its own `flush`.
+        """
         plan = self._plan(transaction, route_by, order_by, watermark, late, name, carry=carry)
-        inlet = plan.inlet_name(None)
+        return self._flush(plan, plan.inlet_name(None))
+
+    def _flush(self, plan: Plan, inlet: str, is_due: Callable[[], bool] = lambda: True) -> pa.Table:
+        """Run what an inlet holds, if it is still time for it, as an epoch of its own."""
         with self._lock, self._guard.running():
-            state = self._memory.inlets.get(inlet)
-            if state is None or state.held is None:
-                return self._empty(plan)
+            state = self._streams_seen.state(inlet)
+            if state is None or state.held is None or not is_due():
+                return self._empty(self._carrying(plan, None))
+            check_flush(plan, state.held)
             free = replace(self._carrying(plan, state.held.schema), watermark_us=None)
             after = latest_time_us(state.held, plan)
             moved = {inlet: InletState(after, None, state.arrivals)}
-            results, epoch, _ = self._process(free, with_nulls(state.held, plan.carry), None, moved)
+            held = with_nulls(state.held, plan.carry)
+            results, epoch, _ = self._process(free, held, None, moved)
         self._guard.wait(epoch)
         return results
+
+    def _flush_idle(self, plan: Plan, inlet: str, is_due: Callable[[], bool]) -> None:
+        self._flush(plan, inlet, is_due)
+
+    def _check(self, plan: Plan, given: pa.Schema) -> None:
+        """Refuse events of this schema as a batch of them would be; nothing runs."""
+        with self._lock, self._guard.running():
+            program = self._program(plan.route.transactions, plan.updates)
+            plan.arranger(program).check(given)
+            resolve_carry(plan.carry, plan.event, carried_before(self._streams, plan), given)
+
+    def _note_idle(self, plan: Plan, inlet: str) -> None:
+        """From now on the inlet's idle time runs anew."""
+        if plan.idle_us is None:
+            return
+        state = self._memory.inlets.get(inlet)
+        self._idle.note(plan, inlet, state is not None and state.held is not None)
 
     def sink(
         self,
@@ -430,15 +472,27 @@ class Engine:
         isolation: str = "PL4",
         updates: bool = False,
         carry: str | Sequence[str] | None = None,
+        idle: str | None = None,
     ) -> Sink:
         """The function to hand to `writeStream.foreachBatch`: each micro-batch exactly once."""
         from headgate.spark.sink import Sink  # the one door upward: spark/ stands above us
 
         chosen, level = make_protocol(scheme, threads), make_isolation(isolation)
         plan = self._plan(
-            transaction, route_by, order_by, watermark, late, name, chosen, level, updates, carry
+            transaction,
+            route_by,
+            order_by,
+            watermark,
+            late,
+            name,
+            chosen,
+            level,
+            updates,
+            carry,
+            idle,
         )
-        return Sink(EngineInlet(self._apply, plan))
+        ways = (self._apply, self._flush, self._check, self._streams_seen.held)
+        return Sink(EngineInlet(plan, *ways))
 
     def _plan(
         self,
@@ -452,6 +506,7 @@ class Engine:
         isolation: str = "PL4",
         updates: bool = False,
         carry: str | Sequence[str] | None = None,
+        idle: str | None = None,
     ) -> Plan:
         if self._is_weak:  # what is run again must find the same order: the results say so
             isolation = "PL4"
@@ -459,18 +514,20 @@ class Engine:
         key = (
             transaction if isinstance(transaction, Transaction) else _told_apart(transaction),
             order_by if isinstance(order_by, str) else repr(order_by),
-            (route_by, watermark, late, name, scheme, isolation, updates, repr(carry)),
+            (route_by, watermark, late, name, scheme, isolation, updates, repr(carry), idle),
         )
         if key in self._plans:
             return self._plans[key]
         plan = make_plan(
             transaction, self.transactions, route_by=route_by, order_by=order_by,
             watermark=watermark, late=late, name=name, scheme=scheme,
-            isolation=isolation, updates=updates, carry=carry,
+            isolation=isolation, updates=updates, carry=carry, idle=idle,
         )  # fmt: skip
         with self._lock, self._guard.running():
             self._note_streams(plan)
             self._plans[key] = plan
+            if plan.name is not None:
+                self._note_idle(plan, plan.name)  # it may hold events from before a restart
         return plan
 
     def _carrying(self, plan: Plan, given: pa.Schema | None) -> Plan:
@@ -506,7 +563,9 @@ class Engine:
         """One batch, one epoch, exactly once per source; returns its results when durable."""
         plan = self._carrying(plan, events.schema)
         with self._lock, self._guard.running():
+            self._streams_seen.note(plan.inlet_name(source))
             if source is not None and self._sources.has_applied(source, caller):
+                self._note_idle(plan, plan.inlet_name(source))
                 return self._sources.recorded(plan, source, self._guard.wait)
             if events.num_rows == 0:
                 return self._empty(plan)
@@ -544,6 +603,8 @@ class Engine:
             rows, results = event_rows(arranged), with_epoch(batch, self._memory.epoch + 1)
             known = self._memory.calls.note(keyed(events, rows, results))
             self._commit(execution, batch, source, moved, border, known, later=later)
+        if inlets is None:
+            self._note_idle(plan, inlet)
         return results, self._memory.epoch, rows
 
     def _commit(
@@ -666,6 +727,7 @@ class Engine:
         if self._guard.is_of_parent:
             return
         self._gathering.close()
+        self._idle.close()
         with self._lock:
             if self._is_closed:
                 return

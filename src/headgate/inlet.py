@@ -59,6 +59,7 @@ class Plan:
     scheme: Scheme = SERIAL
     isolation: str = "PL4"
     updates: bool = False
+    idle_us: int | None = None  # without events for so long, what is held back runs
     carry: tuple[str, ...] = ()  # event columns for every result
     carried: Carried = ()  # the same with their types, once events were seen
     record: list[Recording] | None = field(default=None, compare=False)
@@ -157,6 +158,7 @@ def make_plan(
     isolation: str = "PL4",
     updates: bool = False,
     carry: str | Sequence[str] | None = None,
+    idle: str | None = None,
 ) -> Plan:
     """Check the words of `run` and `sink` and say what they mean."""
     route = _make_route(transactions, known, route_by)
@@ -176,9 +178,12 @@ def make_plan(
         delay = parse_duration(watermark, "watermark")
         if not columns or columns[0].type.kind != "timestamp":
             raise InputError("a watermark needs order_by to begin with a timestamp column")
+    idle_us = None if idle is None else parse_duration(idle, "idle")
+    if idle_us is not None and (delay is None or idle_us < 1):
+        raise InputError("idle is a time above zero, of a stream with a watermark")
     ordered = {column.name for column in columns}  # they are in the results anyway
     copied = tuple(one for one in parse_carry(carry) if one not in ordered)
-    plan = Plan(route, columns, delay, late, name, scheme, isolation, updates, copied)
+    plan = Plan(route, columns, delay, late, name, scheme, isolation, updates, idle_us, copied)
     taken = {*RESULT_COLUMNS, *plan.outputs, *ordered}
     for one in copied:
         if one in taken or one in plan.updated:
@@ -306,6 +311,13 @@ class Arranger:
             for number, part in enumerate(self._parts)
         ]
         return self._split(events, works, route, keys, rejects, state)
+
+    def check(self, given: pa.Schema) -> None:
+        """Refuse events of this schema as `arrange` would, before there are any."""
+        column = self.plan.route.column
+        if column is not None and self.routing is not None and column in given.names:
+            self.routing.check(given.field(column).type, column)
+        self.arrange(given.empty_table(), None)
 
     def _with_held(self, events: pa.Table, state: InletState | None) -> pa.Table:
         if state is None or state.held is None or self.plan.watermark_us is None:

@@ -14,6 +14,7 @@ from headgate.inlet import Plan
 from headgate.journal import Journal
 from headgate.memory import Memory, Source
 from headgate.results import results_arrow, with_epoch
+from headgate.streams import joined, told
 
 Caller = tuple[str, object]  # the run of a query, and the sink that it called
 Apply = Callable[[Plan, pa.Table, Source | None, Caller | None], pa.Table]
@@ -72,11 +73,22 @@ class Sources:
 
 
 class EngineInlet:
-    """What a sink needs of an engine: the columns to fetch and a place to put a batch."""
+    """What a sink needs of an engine: the columns to fetch, a place for a batch, a flush."""
 
-    def __init__(self, apply: Apply, plan: Plan) -> None:
-        self._apply = apply
+    def __init__(
+        self,
+        plan: Plan,
+        apply: Apply,
+        flush: Callable[[Plan, str], pa.Table],
+        check: Callable[[Plan, pa.Schema], None],
+        held: Callable[[], dict[str, int]],
+    ) -> None:
         self._plan = plan
+        self._apply = apply
+        self._flush = flush
+        self._check = check
+        self._held = held
+        self._fed: dict[str, None] = {}  # the inlets that it put batches in
 
     @property
     def columns(self) -> list[str]:
@@ -91,6 +103,7 @@ class EngineInlet:
         if source is not None and self._plan.name is not None:
             source = (f"{source[0]}/{self._plan.name}", source[1])
         caller = None if run is None else (run, self)
+        self._fed[self._plan.inlet_name(source)] = None
         return self._apply(self._plan, events, source, caller)
 
     def __repr__(self) -> str:
@@ -99,3 +112,20 @@ class EngineInlet:
         told += f" by {plan.route.column}" if plan.route.column is not None else ""
         order = ", ".join(column.name for column in plan.order_by)
         return told + (f" in the order of {order}" if order else "")
+
+    def check(self, given: pa.Schema) -> None:
+        """Refuse events of this schema at once, as they would be when they come."""
+        self._check(self._plan, given)
+
+    def flush(self, query: str | None = None) -> pa.Table:
+        """Run what is held back of this sink's events, of all its queries or of one."""
+        inlets = list(self._fed)
+        if self._plan.name is not None or query is not None:
+            inlets = [self._plan.inlet_name(None if query is None else (query, 0))]
+        if not inlets:
+            raise InputError(
+                "this sink has taken no micro-batch since its engine was opened, so it is not "
+                "known which query is its own: use sink.flush(query), or name=; "
+                f"{told(self._held())}"
+            )
+        return joined([self._flush(self._plan, inlet) for inlet in inlets])

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from tests.spark.test_sink import Feed, at, deposit, open_bank, transfer
+from headgate.errors import InputError
+from tests.spark.test_sink import EVENTS, Feed, at, balances, deposit, open_bank, transfer
 
 WITH_ID = "event_id string, kind string, ts timestamp, src bigint, dst bigint, amount double"
 ROUTES = {"t": transfer, "d": deposit}
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.05)
 
 
 def test_carried_columns_are_in_every_result_and_unrouted_events_in_a_stream_of_their_own(
@@ -43,3 +55,85 @@ def test_carried_columns_are_in_every_result_and_unrouted_events_in_a_stream_of_
     assert stream("transfer") == [("a", "t", None), ("b", "t", "insufficient funds")]
     assert stream("deposit") == [(None, "d", None), ("d", "d", "null key: dst")]
     assert stream("unrouted") == [("c", "x", "unknown route: x")]
+
+
+def test_a_sink_runs_the_tail_of_an_available_now_query_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    feed = Feed(spark, tmp_path)
+    feed.add(("t", at(2), 2, 3, 15.0), ("t", at(1), 1, 2, 10.0))
+    with open_bank(tmp_path / "bank") as engine:
+        sink = engine.sink(transfer, order_by="ts", watermark="1 hour")
+        feed.run(sink)
+        assert balances(engine) == {1: 10.0, 2: 10.0, 3: 10.0}
+        found = sink.flush()
+        assert found.column("outcome").to_pylist() == ["committed", "committed"]
+        assert balances(engine) == {1: 0.0, 2: 5.0, 3: 25.0}
+    feed.add(("t", at(7200), 3, 1, 5.0))
+    with open_bank(tmp_path / "bank") as engine:
+        sink = engine.sink(transfer, order_by="ts", watermark="1 hour")
+        query = feed.run(sink)
+        assert sink.flush(query).num_rows == 1
+        assert sink.flush().num_rows == 0
+        assert balances(engine) == {1: 5.0, 2: 5.0, 3: 20.0}
+
+
+def test_an_idle_query_runs_what_it_holds_and_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+    feed = Feed(spark, tmp_path)
+    feed.add(("t", at(1), 1, 2, 4.0))
+    with open_bank(tmp_path / "bank") as engine:
+        sink = engine.sink(transfer, order_by="ts", watermark="1 hour", idle="1 second")
+        reading = spark.readStream.schema(EVENTS).parquet(str(tmp_path / "events"))
+        writing = reading.writeStream.foreachBatch(sink)
+        query = writing.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        try:
+            wait_for(lambda: balances(engine)[1] == 6.0)
+            feed.add(("t", at(2), 1, 2, 1.0))
+            wait_for(lambda: balances(engine)[1] == 5.0)
+            assert query.isActive
+        finally:
+            query.stop()
+    with open_bank(tmp_path / "bank") as engine:
+        assert balances(engine) == {1: 5.0, 2: 15.0, 3: 10.0}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (["ts", "src", "dst"], r"no column 'amount'; its columns are: ts, src, dst"),
+        (["*", "1 as TS"], "has the column 'ts' more than once"),
+        (["ts", "cast(src as string) src", "dst", "amount"], "column 'src'.*bigint"),
+        (["cast(ts as timestamp_ntz) as ts", "src", "dst", "amount", "1 as other"], None),
+        (["make_dt_interval() as ts", "src", "dst", "amount"], "column 'ts'"),
+    ],
+)
+def test_columns_are_refused_before_the_query_is_started(
+    spark: SparkSession, tmp_path: Path, change: list[str], words: str | None
+) -> None:
+    feed = Feed(spark, tmp_path)
+    feed.add(("t", at(1), 1, 2, 4.0))
+    streaming = spark.readStream.schema(EVENTS).parquet(str(tmp_path / "events"))
+    with open_bank(tmp_path / "bank") as engine:
+        sink = engine.sink(transfer, order_by="ts")
+        for frame in (streaming, spark.read.parquet(str(tmp_path / "events"))):
+            if words is None:
+                assert sink.check(frame.selectExpr(*change)) is sink
+                continue
+            with pytest.raises(InputError, match=words):
+                sink.check(frame.selectExpr(*change))
+
+
+def test_a_micro_batch_that_fails_says_why_in_one_place(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    feed = Feed(spark, tmp_path)
+    feed.add(("t", at(1), 1, 2, 4.0))
+    with open_bank(tmp_path / "bank") as engine:
+        sink = engine.sink(transfer, order_by="ts")
+        with pytest.raises(StreamingQueryException) as caught:
+            feed.run(lambda frame, batch: sink(frame.drop("amount"), batch))
+        assert str(caught.value).count("headgate/spark/sink.py") <= 1  # not the engine's inside
+        assert isinstance(sink.error, InputError)
+        assert "micro-batch 0 failed: InputError: the micro-batch has no column 'amount'" in str(
+            caplog.messages
+        )

@@ -31,6 +31,7 @@ LAYERS = (
     "engine",
     "migrating",
     "sources",
+    "streams",
     "gathering",
     "calling",
     "once",

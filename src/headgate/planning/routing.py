@@ -10,6 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headgate.errors import InputError
+
 _FEW = 16  # routes that are compared one by one; more are looked up by Arrow
 
 
@@ -38,6 +40,30 @@ class Routing:
             found = found.fill_null(len(routes))
         return self._numbers.take(_view(found))
 
+    def check(self, kind: pa.DataType, name: str) -> None:
+        """Refuse a column that no event could be routed by, whatever it holds."""
+        if pa.types.is_dictionary(kind):
+            kind = kind.value_type
+        if pa.types.is_null(kind) or _is_text(kind):
+            return
+        routes = self._routes_as(kind)
+        if routes is None and (pa.types.is_nested(kind) or not self._any_is(kind)):
+            words = ", ".join(map(repr, self._values))
+            raise InputError(
+                f"route_by: column {name!r} is {kind}, and none of the routes is one: {words}; "
+                "cast it before it reaches Headgate"
+            )
+
+    def _any_is(self, kind: pa.DataType) -> bool:
+        """Whether some route can be a value of this type."""
+        for value in self._values:
+            try:
+                pa.array([value]).cast(kind)
+            except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
+                continue
+            return True
+        return False
+
     def _of_words(self, column: pa.DictionaryArray) -> np.ndarray:
         """Only the words that occur are compared, and each event takes what its word has."""
         found = np.append(self.numbers(column.dictionary), np.int64(-1))
@@ -53,6 +79,11 @@ class Routing:
             self._routes[kind] = self._routes_as(kind)
         routes = self._routes[kind]
         if routes is None:
+            if pa.types.is_nested(kind):
+                raise InputError(
+                    f"route_by: the column is {kind}; cast it to a text or a number before it "
+                    "reaches Headgate"
+                )
             texts = pa.array([str(value) for value in self._values])
             return column.cast(pa.string()), texts
         return column if routes.type == kind else column.cast(routes.type), routes
@@ -63,6 +94,11 @@ class Routing:
             return routes if pa.types.is_null(kind) else routes.cast(kind)
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
             return None
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    return any(is_kind(kind) for is_kind in kinds)
 
 
 def _view(array: pa.Array) -> np.ndarray:

@@ -6,17 +6,23 @@ after a crash the same batch comes back under the same name and is recognised, n
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
 
 import pyarrow as pa
 
-from headgate.errors import InputError
+from headgate.errors import HeadgateError, InputError
+from headgate.events import as_table
+from headgate.state.schema import Schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
 
+LOG = logging.getLogger("headgate.sink")
+NO_COLUMNS = Schema(())
 # The name under which Spark gives the thread of a micro-batch its query's id. This is the id in
 # the checkpoint's metadata, which a restart keeps, not the id of the run.
 QUERY_ID = "sql.streaming.queryId"
@@ -37,6 +43,14 @@ class Inlet(Protocol):
         """Run one batch exactly once per source; return its results."""
         ...
 
+    def check(self, given: pa.Schema) -> None:
+        """Refuse events of this schema as a batch of them would be."""
+        ...
+
+    def flush(self, query: str | None = None) -> pa.Table:
+        """Run what is held back, of all queries that came in here or of one."""
+        ...
+
 
 class Sink:
     """What `engine.sink(...)` gives to `foreachBatch`; a call returns the batch's results.
@@ -46,11 +60,45 @@ class Sink:
 
     def __init__(self, inlet: Inlet) -> None:
         self._inlet = inlet
+        self.error: BaseException | None = None  # why the last micro-batch failed, if it did
 
     def __call__(self, frame: DataFrame, batch_id: int) -> pa.Table:
-        source = (query_id(frame), int(batch_id))
-        run = frame.sparkSession.sparkContext.getLocalProperty(RUN_ID)
-        return self._inlet.apply(fetch(frame, self._inlet.columns), source=source, run=run)
+        self.error = None
+        try:
+            source = (query_id(frame), int(batch_id))
+            run = frame.sparkSession.sparkContext.getLocalProperty(RUN_ID)
+            return self._inlet.apply(fetch(frame, self._inlet.columns), source=source, run=run)
+        except HeadgateError as error:
+            self.error = error
+            LOG.error("micro-batch %s failed: %s: %s", batch_id, type(error).__name__, error)
+            # Spark puts the traceback into its own message: the way through the engine would only
+            # hide what is wrong.
+            raise error.with_traceback(None) from None
+
+    def check(self, frame: Any) -> Self:
+        """Refuse a frame that the sink could not run, at once and before a query is started.
+
+        Takes a Spark frame, streaming or not, of which only the schema is read; or what
+        `engine.run` takes. Returns the sink: `foreachBatch(sink.check(events))`.
+        """
+        if isinstance(frame, pa.Schema):
+            given = frame
+        elif hasattr(frame, "sparkSession"):
+            given = frame_schema(frame, self._inlet.columns)
+        else:
+            given = as_table(frame, NO_COLUMNS, "events").schema
+        self._inlet.check(given)
+        return self
+
+    def flush(self, query: StreamingQuery | str | None = None) -> pa.Table:
+        """Run the events that the watermark still holds back, as if time had passed.
+
+        Exactly once: it is an epoch of its own. After a run with `trigger(availableNow=True)` call
+        it when `awaitTermination` has returned. After a restart, before the first micro-batch, a
+        sink without a name must be told which query, by the query or its id.
+        """
+        chosen = query if query is None or isinstance(query, str) else str(query.id)
+        return self._inlet.flush(chosen)
 
     def __repr__(self) -> str:
         return f"<sink of {self._inlet!r}>"
@@ -72,6 +120,27 @@ def query_id(frame: DataFrame) -> str:
             "or use engine.run for a frame that is not a stream"
         )
     return found
+
+
+def frame_schema(frame: DataFrame, columns: Sequence[str]) -> pa.Schema:
+    """The Arrow schema in which `fetch` would bring the needed columns; nothing runs."""
+    from pyspark.errors import PySparkTypeError
+    from pyspark.sql.pandas.types import to_arrow_type
+    from pyspark.sql.types import TimestampNTZType, TimestampType
+
+    fields = []
+    for name, found in zip(columns, _find_columns(frame, columns), strict=True):
+        kind = frame.schema[found].dataType
+        if isinstance(kind, TimestampNTZType):
+            kind = TimestampType()
+        try:
+            fields.append((name, to_arrow_type(kind, timezone="UTC")))
+        except PySparkTypeError:
+            raise InputError(
+                f"events: column {found!r} is {kind.simpleString()}, which cannot come as Arrow; "
+                "cast it before writeStream"
+            ) from None
+    return pa.schema(fields)
 
 
 def fetch(frame: DataFrame, columns: Sequence[str]) -> pa.Table:
