@@ -12,7 +12,9 @@ a row and that point, the engine stops: what is in memory is then in doubt, and 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -22,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from headgate import owners
 from headgate.calling import Call, Calling, event_columns
 from headgate.calls import checked_key, keyed
 from headgate.carrying import carried_kinds, resolve_carry, with_nulls
@@ -100,6 +103,7 @@ def open_engine(
     recovery: str = "strong",
     changed_code: str = "refuse",
     migrations: Iterable[Migration] = (),
+    takeover: bool = False,
     disk: Disk | None = None,
     clock: Clock | None = None,
 ) -> Engine:
@@ -110,7 +114,9 @@ def open_engine(
     which past epochs to keep; None keeps all. `recovery` is "strong" (the log holds changed rows)
     or "weak" (it holds the input, which is run again; refused when the code has changed since,
     unless `changed_code="accept"`). `migrations` lead from what the store declares to what this
-    program does; those that the store has not seen are applied first, each as one epoch.
+    program does; those that the store has not seen are applied first, each as one epoch. With
+    `takeover` an engine of this process that has the store open is stopped and gives it free, so
+    that a cell of a notebook can run twice.
 
     >>> accounts = Table("accounts", "id bigint, balance double", key="id")
     >>> with open_engine(None, tables=[accounts]) as engine:
@@ -121,13 +127,14 @@ def open_engine(
     clock = clock or RealClock()
     declared = list(by_name(tables, "table", Table).values())
     given = checked(migrations)
+    open_journal = functools.partial(Journal.open, path, disk, clock, durability, retain)
     with contextlib.ExitStack() as opened:
-        journal = Journal.open(path, disk, clock, durability, retain)
+        journal = owners.open_owned(open_journal, path, disk, takeover)
         opened.callback(journal.close)
         if journal.store is not None and journal.manifest.get("tables"):
             if migrate_store(journal.store, given, declared, clock):
                 opened.close()  # its rows are of the declarations before
-                journal = Journal.open(path, disk, clock, durability, retain)
+                journal = open_journal()
                 opened.callback(journal.close)
             given = []
         engine = Engine(journal, declared, transactions, recovery, changed_code, clock, given)
@@ -174,7 +181,7 @@ class Engine:
         self._is_weak = recovery == "weak" and journal.store is not None
         self._accepts_changed_code = changed_code == "accept"
         self._is_replaying = False
-        self._is_closed = False
+        self._is_closed = True  # until it is whole
         self._guard = Guard(journal)
         self._lock = EngineLock(self._guard)
         self._gathering = Gathering(self._run_calls, self._guard.wait)
@@ -182,6 +189,8 @@ class Engine:
         declared = by_name(tables, "table", Table)
         self.transactions = by_name(transactions, "transaction", Transaction)
         self._begin(declared)
+        self._is_closed = False
+        owners.note(self)
 
     def _begin(self, declared: Mapping[str, Table]) -> None:
         """Fit the program to the store, recover its state and note what is new."""
@@ -724,6 +733,10 @@ class Engine:
 
     def close(self) -> None:
         """Make everything durable and release the store; closing twice is fine."""
+        self.give_up(CLOSED)
+
+    def give_up(self, reason: str) -> None:
+        """As `close`, but the engine says this when it is used again."""
         if self._guard.is_of_parent:
             return
         self._gathering.close()
@@ -735,7 +748,23 @@ class Engine:
             try:
                 self._journal.close()
             finally:
-                self._guard.stop(CLOSED)
+                self._guard.stop(reason)
+
+    def owns(self, path: str, disk: Disk | None) -> bool:
+        """Whether this engine has the store at the path open for writing."""
+        store = self._journal.store
+        is_there = store is not None and store.path == path
+        return is_there and not self._is_closed and owners.same_disk(self._journal.disk, disk)
+
+    def __del__(self) -> None:
+        """Dropped without `close`: the store is given free, and whoever looks for leaks is told."""
+        if getattr(self, "_is_closed", True) or self._guard.is_of_parent:
+            return
+        if self.path is not None:
+            what = f"the engine of {self.path} was dropped without close()"
+            warnings.warn(what, ResourceWarning, stacklevel=1, source=self)
+        with contextlib.suppress(Exception):
+            self.close()
 
     def __enter__(self) -> Engine:
         return self

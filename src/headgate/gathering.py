@@ -3,6 +3,8 @@
 Each call is a transaction of its own. Calls run in the order in which they were handed in, and each
 is answered when its epoch is durable. One thread runs what has gathered while another waits for the
 disk; it runs no further ahead than that, so the slower the disk, the more calls share its sync.
+
+The threads hold an engine only while calls of it are on their way: one that is dropped can go.
 """
 
 from __future__ import annotations
@@ -28,14 +30,20 @@ GATHER_SECONDS = 0.0005  # at most so long a batch waits for callers that were j
 
 # Runs a table of events as one batch: its results, its epoch, and which event each result is of.
 Run = Callable[[Plan, pa.Table], tuple[pa.Table, int, np.ndarray]]
+Wait = Callable[[int], None]  # until an epoch is durable
 
 
 class Waiting(NamedTuple):
-    """One event that waits for its turn, and the promise of its result."""
+    """One event that waits for its turn, the promise of its result, and the engine that keeps it.
+
+    `run` and `wait` are the engine's: as long as a call is on its way, the engine is in use.
+    """
 
     plan: Plan
     columns: Mapping[str, Any]
     promise: Future[Result]
+    run: Run
+    wait: Wait
 
 
 class Ran(NamedTuple):
@@ -48,11 +56,29 @@ class Ran(NamedTuple):
 
 
 class Gathering:
-    """The single calls of one engine; its threads begin with the first of them."""
+    """The single calls of one engine."""
 
-    def __init__(self, run: Run, wait: Callable[[int], None]) -> None:
+    def __init__(self, run: Run, wait: Wait) -> None:
         self._run = run
         self._wait = wait
+        self._calls = _Calls()
+
+    def submit(self, plan: Plan, columns: Mapping[str, Any]) -> Future[Result]:
+        """Hand in one event; the promise is kept when its epoch is durable."""
+        check_call(plan.route.transactions[0], columns)
+        call = Waiting(plan, columns, Future(), self._run, self._wait)
+        self._calls.put(call)
+        return call.promise
+
+    def close(self) -> None:
+        """Run and answer what was handed in, and end."""
+        self._calls.close()
+
+
+class _Calls:
+    """What the threads of a gathering share; they begin with the first call."""
+
+    def __init__(self) -> None:
         self._arrived = threading.Condition(threading.Lock())
         # Guarded by _arrived:
         self._waiting: deque[Waiting] = deque()
@@ -63,10 +89,8 @@ class Gathering:
         self._ran: SimpleQueue[list[Ran] | None] = SimpleQueue()
         self._room = threading.Semaphore(1)
 
-    def submit(self, plan: Plan, columns: Mapping[str, Any]) -> Future[Result]:
-        """Hand in one event; the promise is kept when its epoch is durable."""
-        check_call(plan.route.transactions[0], columns)
-        call = Waiting(plan, columns, Future())
+    def put(self, call: Waiting) -> None:
+        """Hand in one call."""
         with self._arrived:
             if self._is_closed:
                 raise StoreError("the engine is stopped: it was closed; open it again")
@@ -75,7 +99,6 @@ class Gathering:
             self._waiting.append(call)
             if len(self._waiting) in (1, self._expected):
                 self._arrived.notify()
-        return call.promise
 
     def _start(self) -> None:
         for work in (self._run_all, self._answer_all):
@@ -93,12 +116,18 @@ class Gathering:
                 thread.join()
 
     def _run_all(self) -> None:
-        while calls := self._gathered():
-            ran = [one for group in _same_plan(calls) for one in self._run_together(group)]
-            if ran:
-                self._room.acquire()
-                self._ran.put(ran)
+        while self._run_gathered():
+            pass
         self._ran.put(None)
+
+    def _run_gathered(self) -> bool:
+        """Run what has gathered; False at the end. What it holds, it holds until it returns."""
+        calls = self._gathered()
+        ran = [one for group in _same_plan(calls) for one in self._run_together(group)]
+        if ran:
+            self._room.acquire()
+            self._ran.put(ran)
+        return bool(calls)
 
     def _gathered(self) -> list[Waiting]:
         """The calls to run next; none at the end."""
@@ -137,17 +166,25 @@ class Gathering:
         transaction = plan.route.transactions[0]
         rows = [call.columns for call in calls]
         events = from_dicts(rows, transaction.event, f"call {transaction.name!r}")
-        return Ran(calls, *self._run(plan, events))
+        return Ran(calls, *calls[0].run(plan, events))
 
     def _answer_all(self) -> None:
-        while (ran := self._ran.get()) is not None:
-            self._room.release()
-            try:
-                self._wait(ran[-1].epoch)
-                self._answer(ran)
-            except BaseException as error:
-                for one in ran:
-                    _fail(one.calls, error)
+        while self._answer_next():
+            pass
+
+    def _answer_next(self) -> bool:
+        """Answer what ran next; False at the end."""
+        ran = self._ran.get()
+        if ran is None:
+            return False
+        self._room.release()
+        try:
+            ran[-1].calls[0].wait(ran[-1].epoch)
+            self._answer(ran)
+        except BaseException as error:
+            for one in ran:
+                _fail(one.calls, error)
+        return True
 
     def _answer(self, ran: Sequence[Ran]) -> None:
         with self._arrived:

@@ -8,6 +8,7 @@ is at once as durable as it will ever be.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,7 +25,7 @@ from headgate.durability import (
     Store,
     check_durability,
 )
-from headgate.errors import StoreError
+from headgate.errors import InvariantError, StoreError
 from headgate.io import Clock, Disk
 
 SNAPSHOT_LOG_BYTES = 256 << 20  # recovery replays at most about this much log
@@ -56,6 +57,13 @@ class Journal:
             check_durability(durability)
             return cls(None)
         return cls(Store.open(path, disk, clock, durability=durability, retain=retain))
+
+    @property
+    def disk(self) -> Disk:
+        """Where the store's files are."""
+        if self.store is None:
+            raise InvariantError("an engine in memory has no disk")
+        return self.store.disk
 
     @property
     def shares_syncs(self) -> bool:
@@ -165,7 +173,8 @@ class Journal:
             self._snapshot.result()
         if self._snapshots is None:
             self._snapshots = ThreadPoolExecutor(1, thread_name_prefix="headgate-snapshot")
-        self._snapshot = self._snapshots.submit(self.store.snapshot)
+        with contextlib.suppress(RuntimeError):  # at the end of the process no work is begun
+            self._snapshot = self._snapshots.submit(self.store.snapshot)
 
     def snapshot(self, epoch: int, images: Callable[[], Any]) -> None:
         """Write a snapshot of the epoch now."""

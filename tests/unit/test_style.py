@@ -58,6 +58,7 @@ LAYERS = (
     "planning",
     "query",
     "state",
+    "owners",
     "durability",
     "io",
     "display",
