@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -123,7 +122,7 @@ def open_engine(
     ...     engine.load(accounts, [{"id": 1, "balance": 10.0}])
     1
     """
-    _check_place(path, retain)
+    owners.check_place(path, retain)
     clock = clock or RealClock()
     declared = list(by_name(tables, "table", Table).values())
     given = checked(migrations)
@@ -140,17 +139,6 @@ def open_engine(
         engine = Engine(journal, declared, transactions, recovery, changed_code, clock, given)
         opened.pop_all()
         return engine
-
-
-def _check_place(path: Any, retain: Any) -> None:
-    """Refuse what cannot be the place of a store, before anything is made there."""
-    if path is not None and (not isinstance(path, str | os.PathLike) or not str(path)):
-        raise InputError(
-            "hg.open takes first the path of the store's folder, or None to keep everything in "
-            f"memory; not {'an empty text' if path == '' else type(path).__name__}"
-        )
-    if retain is not None and not isinstance(retain, Retention):
-        raise InputError(f"retain is hg.Retention(...), such as epochs=1000; not {retain!r}")
 
 
 def _told_apart(routes: Mapping[Any, Transaction]) -> tuple[Any, ...]:

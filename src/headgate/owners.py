@@ -9,12 +9,14 @@ from __future__ import annotations
 import atexit
 import contextlib
 import gc
+import os
 import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from headgate.errors import LockedError
+from headgate.durability import Retention
+from headgate.errors import InputError, LockedError
 from headgate.io import Disk, RealDisk, local_folder
 
 TAKEN_OVER = "its store was taken over by another engine of this process (takeover=True)"
@@ -66,6 +68,17 @@ def _release(path: str, disk: Disk | None, takeover: bool) -> bool:
     if is_ours and not takeover:
         gc.collect()
     return is_ours
+
+
+def check_place(path: Any, retain: Any) -> None:
+    """Refuse what cannot be the place of a store, before anything is made there."""
+    if path is not None and (not isinstance(path, str | os.PathLike) or not str(path)):
+        raise InputError(
+            "hg.open takes first the path of the store's folder, or None to keep everything in "
+            f"memory; not {'an empty text' if path == '' else type(path).__name__}"
+        )
+    if retain is not None and not isinstance(retain, Retention):
+        raise InputError(f"retain is hg.Retention(...), such as epochs=1000; not {retain!r}")
 
 
 def same_disk(one: Disk, other: Disk | None) -> bool:
