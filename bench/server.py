@@ -148,7 +148,7 @@ class Busy(asyncio.Protocol):
 
 async def load(port: int, path: str, headers: dict[str, str], seconds: float) -> float:
     """Requests per second, after a short run to get warm."""
-    lines = [f"POST {path} HTTP/1.1", "host: bench", "content-type: application/json"]
+    lines = [f"POST {path} HTTP/1.1", "host: localhost", "content-type: application/json"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     head = "\r\n".join(lines) + "\r\n"
     loop = asyncio.get_running_loop()

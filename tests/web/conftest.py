@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,15 +51,23 @@ class Running:
 
 
 @contextmanager
-def serving(target: str, *options: str, store: Path | None = None) -> Iterator[Running]:
-    """Start `headgate serve` and wait for its first lines."""
+def serving(
+    target: str,
+    *options: str,
+    store: Path | None = None,
+    limits: Mapping[str, float] | None = None,
+) -> Iterator[Running]:
+    """Start `headgate serve` and wait for its first lines; `limits` may be any of the server's."""
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     if store is not None:
         environment["BANK_STORE"] = str(store)
+    if limits is not None:
+        environment["BANK_LIMITS"] = json.dumps(limits)
+    program = "headgate.cli" if limits is None else "tests.web.strict"
     given = options if "--port" in options else ("--port", "0", *options)
     process = subprocess.Popen(
-        [sys.executable, "-m", "headgate.cli", "serve", target, *given],
+        [sys.executable, "-m", program, "serve", target, *given],
         stdout=subprocess.PIPE,
         text=True,
         env=environment,

@@ -91,6 +91,11 @@ class Application:
         """Begin to start what the first query needs."""
         self._query_threads.submit(self._workers.warm)
 
+    def end(self) -> None:
+        """The server is about to end: no one is to wait for what has no end."""
+        self._workers.close()
+        self._following.end()
+
     def close(self) -> None:
         """End the queries at once, and the threads when the calls that run are done."""
         self._workers.close()

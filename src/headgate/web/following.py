@@ -74,6 +74,11 @@ class Following:
 
     def __init__(self, threads: ThreadPoolExecutor) -> None:
         self._threads = threads
+        self._is_ending = False
+
+    def end(self) -> None:
+        """Let no one wait for more: the server ends."""
+        self._is_ending = True
 
     async def events(
         self, reader: StoreReader, transaction: str | None, place: Place
@@ -82,7 +87,7 @@ class Following:
         loop = asyncio.get_running_loop()
         yield b"retry: 1000\n\n"
         quiet_since = loop.time()
-        while True:
+        while not self._is_ending:
             last = reader.last_epoch()
             if last <= place.epoch and place.position == _END:
                 if loop.time() - quiet_since >= HEARTBEAT_SECONDS:

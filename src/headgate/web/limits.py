@@ -21,7 +21,14 @@ class Limits:
     unread_bytes_max: int = 512 << 20  # of all answers that clients have not read yet
     calls_waiting_max: int = 10_000
     followers_max: int = 1000
-    stall_seconds_max: float = 60.0  # how long a client may read nothing of its answer
+    head_bytes_max: int = 16 << 10
+    headers_max: int = 100
+    head_seconds_max: float = 8.0  # from the first byte of a request, or a connection, to its body
+    body_seconds_max: float = 20.0
+    idle_seconds_max: float = 75.0  # longer than clients keep a connection: they are who ends it
+    stall_seconds_max: float = 30.0  # how long a client may read nothing of its answer
+    connections_max: int = 4000
+    connections_each_max: int = 2000  # of one address
 
     def __post_init__(self) -> None:
         for name in ("body_bytes_max", "query_seconds_max", "rows_max", "query_memory_bytes"):

@@ -28,6 +28,7 @@ from headgate.query.limits import Limit
 from headgate.query.sharing import Shared, Shelf
 from headgate.web.answers import Answer
 from headgate.web.limits import Limits
+from headgate.web.refusals import Refusal
 from headgate.web.worker import DESCRIPTORS_MAX, receive, send
 
 log = logging.getLogger("headgate.web")
@@ -183,6 +184,10 @@ def _answer(told: Mapping[str, Any], body: bytes) -> Answer:
     return Answer(body, told["media"], told["headers"])
 
 
+def _ending() -> Refusal:
+    return Refusal(503, "stopped", "the server ends; ask again when it is back", retry_after="1")
+
+
 class Workers:
     """All workers of a server; every method may be called from any thread."""
 
@@ -203,18 +208,22 @@ class Workers:
             worker = self._take()
             try:
                 return worker.ask(question, shared, epoch, limit)
+            except LimitError:
+                if self._is_closed:
+                    raise _ending() from None
+                raise
             finally:
                 self._put_back(worker)
 
     def warm(self) -> None:
         """Have a worker ready."""
-        with contextlib.suppress(ServerError):
+        with contextlib.suppress(ServerError, Refusal):
             self._put_back(self._take())
 
     def _take(self) -> WorkerProcess:
         with self._lock:
             if self._is_closed:
-                raise ServerError("the server ends")
+                raise _ending()
             if self._idle:
                 return self._idle.pop()
             worker = WorkerProcess(self._limits, self._threads)
