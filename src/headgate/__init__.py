@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import sys
+from typing import TYPE_CHECKING
 
 from headgate.spark.session import choose_worker_interpreter as _choose_worker_interpreter
 
 if TYPE_CHECKING:
+    from headgate import errors as errors
+    from headgate import testing as testing
     from headgate.durability import Retention
     from headgate.engine import Engine
     from headgate.engine import open_engine as open
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from headgate.execution.actions import abort, decimal, delete
     from headgate.migrating import Trial, migrate
     from headgate.migrations import Migration
+    from headgate.parameters import Event, Output, Row, Rows
     from headgate.query.answer import Answer
     from headgate.results import Result
     from headgate.spark.session import register
@@ -41,6 +45,7 @@ __all__ = [
     "DamageError",
     "DeclarationError",
     "Engine",
+    "Event",
     "FormatError",
     "HeadgateError",
     "InputError",
@@ -48,8 +53,11 @@ __all__ = [
     "LimitError",
     "LockedError",
     "Migration",
+    "Output",
     "Result",
     "Retention",
+    "Row",
+    "Rows",
     "ServerError",
     "StoreError",
     "Table",
@@ -66,9 +74,12 @@ __all__ = [
     "transaction",
 ]
 
+_MODULES = ("errors", "testing")  # public, too: `hg.errors`, `hg.testing.History`
+
 # Where each public name lives. They are imported when first used, so that a Spark worker that only
 # reads a store's files does not wait for the compiler to be imported.
 _HOMES = {
+    "parameters": "Event Output Row Rows",
     "durability": "Retention",
     "errors": (
         "ConflictError DamageError DeclarationError FormatError HeadgateError InputError "
@@ -87,19 +98,28 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    import importlib
+if not TYPE_CHECKING:  # a checker knows the names above, and every other as a mistake
 
-    if name == "open":
-        return importlib.import_module("headgate.engine").open_engine
-    for home, names in _HOMES.items():
-        if name in names.split():
-            return getattr(importlib.import_module(f"headgate.{home}"), name)
-    raise AttributeError(f"module 'headgate' has no attribute {name!r}")
+    def __getattr__(name: str) -> object:
+        import importlib
+
+        if name == "open":
+            return importlib.import_module("headgate.engine").open_engine
+        if name in _MODULES:
+            return importlib.import_module(f"headgate.{name}")
+        for home, names in _HOMES.items():
+            if name in names.split():
+                return getattr(importlib.import_module(f"headgate.{home}"), name)
+        from headgate.errors import did_you_mean
+
+        message = f"module 'headgate' has no attribute {name!r}{did_you_mean(name, __all__)}"
+        raise AttributeError(message, name=name, obj=sys.modules[__name__])
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return sorted(
+        [*__all__, *_MODULES, "__all__", "__doc__", "__file__", "__path__", "__version__"]
+    )
 
 
 _choose_worker_interpreter()

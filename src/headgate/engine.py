@@ -175,7 +175,9 @@ class Engine:
         self._gathering = Gathering(self._run_calls, self._guard.wait)
         self._seen = seen  # migrations that a new store is beyond from the start
         declared = by_name(tables, "table", Table)
-        self.transactions = by_name(transactions, "transaction", Transaction)
+        self.transactions: dict[str, Transaction] = by_name(
+            transactions, "transaction", Transaction
+        )
         self._begin(declared)
         self._is_closed = False
         owners.note(self)
@@ -184,7 +186,7 @@ class Engine:
         """Fit the program to the store, recover its state and note what is new."""
         manifest = self._journal.manifest
         check_format(manifest)
-        self.tables = merge_tables(declared.values(), manifest.get("tables", {}))
+        self.tables: dict[str, Table] = merge_tables(declared.values(), manifest.get("tables", {}))
         check_tables_known(self.transactions, self.tables)
         check_parents(self.tables)
         for table in self.tables.values():
@@ -195,7 +197,9 @@ class Engine:
         self._idle = Idle(self._flush_idle, self._clock)
         self._sources = Sources(self._memory, self._journal)
         once = Once(self._memory.calls)
-        self.calling = Calling(self._run_calls_of, self._guard, self._lock, once, self.transactions)
+        self.calling: Calling = Calling(
+            self._run_calls_of, self._guard, self._lock, once, self.transactions
+        )
         self._reading = Reading(self._memory, self._journal, self._guard, self._lock)
         self._getters: dict[Any, Getter] = {}  # by name and by identity of our tables
         self._programs: dict[tuple[Any, ...], Program] = {}
@@ -649,10 +653,9 @@ class Engine:
 
     # --- reading ------------------------------------------------------------------------------
 
-    @property
-    def reading(self) -> Reading:
-        """The side of the engine that queries see, for faces that run them elsewhere."""
-        return self._reading
+    def gather(self, query: str, epoch: int | None = None) -> tuple[dict[str, pa.Table], int]:
+        """The tables that a query can read and their epoch, to run it elsewhere."""
+        return self._reading.gather(query, epoch)
 
     def sql(self, query: str, parameters: Parameters = None, epoch: int | None = None) -> Answer:
         """Run a read-only SQL query by DuckDB over one committed epoch: the newest, or `epoch`."""

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headgate.errors import InputError, not_among
+from headgate.errors import InputError, did_you_mean, not_among
 from headgate.state.fitting import conform, fit, marked
 from headgate.state.objects import NULL_FAULT, are_plain, fitted, is_missing
 from headgate.state.schema import Column, ColumnType, Schema, logical_value
@@ -124,17 +124,20 @@ def _from_pandas(frame: Any, schema: Schema, where: str) -> pa.Table:
 
 def require_columns(table: pa.Table, names: Iterable[str], where: str) -> None:
     """Refuse a table that lacks one of the columns, or has it twice, naming those it has."""
-    names, found = list(names), table.column_names
-    twice = [name for name in names if found.count(name) > 1]
+    wanted, found = list(names), table.column_names
+    twice = [name for name in wanted if found.count(name) > 1]
     if twice:
         raise InputError(
             f"{where}: the column {twice[0]!r} is there {found.count(twice[0])} times; "
             f"drop or rename the others; the columns are: {', '.join(found)}"
         )
-    missing = [name for name in names if name not in found]
+    missing = [name for name in wanted if name not in found]
     if missing:
-        among = not_among(missing[0], found, "columns")
-        raise InputError(f"{where}: no column {', '.join(map(repr, missing))}; {among}")
+        hint = did_you_mean(missing[0], [name for name in found if name not in wanted])
+        raise InputError(
+            f"{where}: no column {', '.join(map(repr, missing))}; "
+            f"the columns are: {', '.join(found)}{hint}"
+        )
 
 
 def complete_rows(given: pa.Table, table: Table, where: str) -> pa.Table:

@@ -66,8 +66,8 @@ class Reading:
         self._journal = journal
         self._guard = guard
         self._connections = Connections()
-        self.lock = lock
-        self.wait = guard.wait
+        self.lock: EngineLock = lock
+        self.wait: Callable[[int], None] = guard.wait
         guard.publish, guard.hide = self._replica.publish, self._hide
         guard.leave = self._replica.leave
 

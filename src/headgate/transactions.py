@@ -11,7 +11,7 @@ import keyword
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, cast
 
 from headgate.errors import DeclarationError
 from headgate.execution import cache
@@ -23,6 +23,7 @@ from headgate.execution.signature import (
     Signature,
     argument_types,
 )
+from headgate.parameters import Output as OutputParameter
 from headgate.state.constraint import fits_key
 from headgate.state.schema import Schema
 from headgate.state.table import Access
@@ -30,8 +31,22 @@ from headgate.state.table import Access
 RESULT_COLUMNS = ("epoch", "position", "transaction", "outcome", "reason")
 
 
+if TYPE_CHECKING:
+    import typing_extensions as typing  # as a checker knows it: with defaults
+
+    P = typing.ParamSpec("P", default=...)
+    R = typing.TypeVar("R", default=Any)
+else:
+    import typing
+
+    P = typing.ParamSpec("P")
+    R = typing.TypeVar("R")
+Q = typing.ParamSpec("Q")
+S = typing.TypeVar("S")
+
+
 @dataclass(frozen=True, eq=False)
-class Transaction:
+class Transaction(Generic[P, R]):
     """A Python function over one event and the rows it declares; made by `@hg.transaction`."""
 
     signature: Signature
@@ -48,15 +63,16 @@ class Transaction:
     def output(self) -> Schema | None:
         return self.signature.output
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the plain Python function, as in a unit test of it."""
-        return self.signature.function(*args, **kwargs)
+        function: Callable[P, R] = self.signature.function
+        return function(*args, **kwargs)
 
     def __repr__(self) -> str:
         return f"<transaction {self.name}({', '.join(self.event.names)})>"
 
 
-def output(schema: str) -> Any:
+def output(schema: str) -> OutputParameter:
     """Columns that a transaction adds to its results, given as the default of a parameter.
 
     >>> output("balance double").schema.names
@@ -70,12 +86,12 @@ def output(schema: str) -> Any:
             raise DeclarationError(
                 f"output: column {column.name!r} is a column of every result; choose another name"
             )
-    return Output(parsed)
+    return cast(OutputParameter, Output(parsed))
 
 
 def transaction(
     event: str, *, compiled: bool = True, name: str | None = None
-) -> Callable[[Callable[..., Any]], Transaction]:
+) -> Callable[[Callable[Q, S]], Transaction[Q, S]]:
     """Declare a function as a transaction over events of this schema.
 
     >>> from headgate.state.table import Table
@@ -97,7 +113,7 @@ def transaction(
     if label is not None and (not isinstance(label, str) or not label):
         raise DeclarationError(f"a transaction's name is a text, not {label!r}")
 
-    def declare(function: Callable[..., Any]) -> Transaction:
+    def declare(function: Callable[Q, S]) -> Transaction[Q, S]:
         if not hasattr(function, "__code__"):
             raise DeclarationError(
                 f"@hg.transaction(event=...) goes on a plain Python function, not on {function!r}"

@@ -62,6 +62,7 @@ LAYERS = (
     "durability",
     "io",
     "display",
+    "parameters",
 )
 # Beside the layers: `errors` is open to all and imports nothing of ours; `testing` looks at the
 # layers below spark, and no layer may lean on it.
@@ -116,8 +117,11 @@ def layer_of(dotted: str) -> str:
     return parts[1] if len(parts) > 1 else PUBLIC
 
 
+CHECKED_ONLY = ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+
+
 def is_type_checking(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+    return isinstance(node, ast.If) and ast.unparse(node.test) in CHECKED_ONLY
 
 
 def import_targets(node: ast.Import | ast.ImportFrom, package: str) -> Iterator[str]:
@@ -244,11 +248,13 @@ def is_public_name_statement(node: ast.stmt) -> bool:
         return True
     if isinstance(node, ast.Assign):
         names = [ast.unparse(name) for name in node.targets]
-        return all(name in ("__all__", "__version__", "_HOMES") for name in names)
+        return all(name in ("__all__", "__version__", "_HOMES", "_MODULES") for name in names)
     if isinstance(node, ast.Expr):  # workers take our interpreter from the moment of the import
         return ast.unparse(node) == "_choose_worker_interpreter()"
     if isinstance(node, ast.FunctionDef):
         return node.name in ("__getattr__", "__dir__")
+    if isinstance(node, ast.If) and ast.unparse(node.test) == "not TYPE_CHECKING":
+        return all(is_public_name_statement(child) for child in node.body)
     return is_type_checking(node) and all(
         isinstance(child, ast.Import | ast.ImportFrom) for child in getattr(node, "body", ())
     )
@@ -372,7 +378,7 @@ def test_all_names_every_public_name_and_nothing_else() -> None:
         for name, value in vars(package).items()
         if not name.startswith("_") and not isinstance(value, types.ModuleType)
     }
-    public -= {"annotations", "Any", "TYPE_CHECKING"}
+    public -= {"annotations", "TYPE_CHECKING"}
     assert not unknown
     assert public <= set(package.__all__)
 

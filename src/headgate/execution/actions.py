@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import decimal as python_decimal
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from headgate.errors import InputError
+from headgate.parameters import Row
 
 
 @dataclass(frozen=True)
@@ -19,16 +20,18 @@ class Abort:
     reason: str
 
 
-def abort(reason: str) -> Any:
+def abort(reason: str) -> None:
     """End the transaction without effect; write `return hg.abort("why")`.
+
+    To a type checker it gives nothing back, so that a transaction can be declared `-> None`.
 
     >>> abort("insufficient funds")
     Abort(reason='insufficient funds')
     """
-    return Abort(reason)
+    return cast(None, Abort(reason))
 
 
-def delete(row: Any) -> None:
+def delete(row: Row) -> None:
     """Remove a row; it counts as missing for every transaction after this one."""
     row.__headgate_delete__()
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from headgate.display import html_table
 from headgate.errors import DeclarationError
+from headgate.parameters import Row, Rows
 from headgate.state.check import Check, parse_check
 from headgate.state.constraint import (
     KEY_KINDS,
@@ -114,14 +115,14 @@ class Table:
         mode: str = "write",
         create: bool = False,
         reads: str | Iterable[str] = (),
-    ) -> Any:
+    ) -> Row:
         """The row whose key is in these event columns.
 
         `mode="read"` promises not to change it; `create=True` inserts a missing row from the
         table's defaults. `reads` names other parameters whose rows the new values of this one
         depend on, where the engine should not find that out from the function alone.
         """
-        return self._access("at", columns, mode, create, reads)
+        return cast(Row, self._access("at", columns, mode, create, reads))
 
     def each(
         self,
@@ -129,9 +130,9 @@ class Table:
         mode: str = "write",
         create: bool = False,
         reads: str | Iterable[str] = (),
-    ) -> Any:
+    ) -> Rows:
         """The rows whose keys are in this array column of the event, in its order."""
-        return self._access("each", columns, mode, create, reads)
+        return cast(Rows, self._access("each", columns, mode, create, reads))
 
     def _access(
         self,

@@ -173,9 +173,9 @@ class SimulatedDisk:
         self.fail_with = fail_with
         self.fail_read_at: int | None = None
         self.capacity_bytes = capacity_bytes
-        self.calls = 0
-        self.reads = 0
-        self.crashed = False
+        self.calls: int = 0
+        self.reads: int = 0
+        self.crashed: bool = False
         self.trace: list[tuple[str, str]] = []
         self._root = _Folder()
         # Folders are never removed, so a path that led to one always does.

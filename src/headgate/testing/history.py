@@ -84,10 +84,10 @@ class History:
     def __init__(
         self, transactions: Iterable[Observed], versions: Mapping[Item, Sequence[Name]]
     ) -> None:
-        self.transactions = {one.name: one for one in transactions}
-        self.places = {name: place for place, name in enumerate(self.transactions)}
+        self.transactions: dict[Name, Observed] = {one.name: one for one in transactions}
+        self.places: dict[Name, int] = {name: place for place, name in enumerate(self.transactions)}
         done = {name for name, one in self.transactions.items() if one.committed}
-        self.versions = {
+        self.versions: dict[Item, list[Name]] = {
             item: [name for name in writers if name in done] for item, writers in versions.items()
         }
         self._labels = self._edges()

@@ -51,12 +51,14 @@ class SerialOracle:
     """
 
     def __init__(self, tables: Iterable[Table], transactions: Iterable[Transaction] = ()) -> None:
-        self.declared = {table.name: table for table in tables}
-        self.transactions = {transaction.name: transaction for transaction in transactions}
+        self.declared: dict[str, Table] = {table.name: table for table in tables}
+        self.transactions: dict[str, Transaction] = {
+            transaction.name: transaction for transaction in transactions
+        }
         self.rows: dict[str, dict[Key, Record]] = {name: {} for name in self.declared}
         self.filled: set[str] = set()  # the tables that were ever loaded or written
         self.inlets: dict[str, Inlet] = {}
-        self.epoch = 0
+        self.epoch: int = 0
 
     # --- what a user calls ------------------------------------------------------------------------
 

@@ -105,7 +105,7 @@ class ServedEngine:
         return self._engine.counts()
 
     def gather(self, query: str, epoch: int | None) -> tuple[Tables, int]:
-        return self._engine.reading.gather(query, epoch)
+        return self._engine.gather(query, epoch)
 
     def get(self, table: str, key: tuple[Any, ...]) -> Mapping[str, Any] | None:
         return self._engine.get(table, key[0] if len(key) == 1 else key)

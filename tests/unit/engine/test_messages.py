@@ -138,7 +138,9 @@ def test_a_column_added_without_a_default(tmp_path: Path) -> None:
     table = hg.Table("accounts", more, key="id", check="balance >= 0")
     assert refusal(hg.DeclarationError, lambda: hg.open(tmp_path / "bank", table)) == (
         "table 'accounts': the store has no column 'name', and its rows need a value for it; "
-        "declare a default, as in: name string DEFAULT ''"
+        "declare a default, as in: name string DEFAULT '', or compute it: "
+        "migrations=[hg.Migration('...').add_column('accounts', 'name string', "
+        "value='an SQL expression over the row')]"
     )
 
 
