@@ -92,8 +92,10 @@ class Calling:
         lock: EngineLock,
         once: Once,
         transactions: Mapping[str, Transaction],
+        called: Mapping[str, str],
     ) -> None:
         self._transactions = transactions
+        self._called = called  # by name: what it was called first, where that was another name
         self._run = run
         self._guard = guard
         self._lock = lock
@@ -150,7 +152,7 @@ class Calling:
     ) -> str | None:
         if call.key is None:
             return None
-        digest = digest_of(transaction, call.columns)
+        digest = digest_of(transaction, call.columns, self._called.get(transaction.name))
         promise = self._once.claim(call.key, digest)
         if promise is not None:
             sharing[place] = promise

@@ -126,10 +126,15 @@ def checked_key(key: Any) -> str:
     return key
 
 
-def digest_of(transaction: Transaction, columns: Mapping[str, Any]) -> str:
-    """What tells one call from another: the transaction and the event in its declared types."""
+def digest_of(
+    transaction: Transaction, columns: Mapping[str, Any], called: str | None = None
+) -> str:
+    """What tells one call from another: the transaction and the event in its declared types.
+
+    `called` is what the transaction was called first, where it has another name now.
+    """
     values = [_canonical(column.type, columns.get(column.name)) for column in transaction.event]
-    text = repr((transaction.name, values))
+    text = repr((called or transaction.name, values))
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import Any
 
 from headgate.durability.reader import stored_names
 from headgate.errors import DeclarationError, FormatError
 from headgate.inlet import Plan, Route, updated_columns
 from headgate.migrations import Migration
-from headgate.query.stored import UNROUTED
+from headgate.query.stored import UNROUTED, recorded_names
 from headgate.results import results_schema
 from headgate.state.constraint import check_reference
 from headgate.state.integrity import first_violation
 from headgate.state.rows import Rows
-from headgate.state.schema import Column, ColumnType, Schema
+from headgate.state.schema import Column, ColumnType, Schema, is_wider
 from headgate.state.storage import Storage, fresh_name
 from headgate.state.table import Table
 from headgate.suggestion import advice
@@ -161,6 +162,67 @@ def _zero_default(column: Column) -> str:
     return f"DEFAULT {zeros.get(column.type.kind, '0')}"
 
 
+def refuse_forgotten(
+    manifest: Mapping[str, Any],
+    tables: Mapping[str, Table],
+    transactions: Iterable[str],
+    migrations: Iterable[Migration],
+) -> None:
+    """Refuse a program from before a migration, for which the same names meant other things.
+
+    What was renamed or dropped would be made anew, and empty. A program that lists the migration
+    knows of it, and may well use the name for something else.
+    """
+    known = {one.name for one in migrations}
+    versions = [*manifest.get("past", ()), manifest]
+    for before, after in pairwise(versions):
+        done = after.get("migrations", [{"name": "", "epoch": 0}])[-1]
+        if done["name"] in known:
+            continue
+        gone = [f"the table {name!r}" for name in _lost(before, after, manifest, "tables", tables)]
+        for name in _lost(before, after, manifest, "streams", transactions):
+            gone.append(f"the transaction {name!r}")
+        gone += _lost_columns(before, after, manifest, tables)
+        if gone:
+            raise DeclarationError(
+                f"{gone[0]} was renamed or dropped by the migration {done['name']!r} at epoch "
+                f"{done['epoch']}, and this program still has it: start the program that goes with "
+                "the migration; if the name is meant for something new, list the migration in "
+                "migrations=[...]"
+            )
+
+
+def _lost(
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    now: Mapping[str, Any],
+    what: str,
+    declared: Iterable[str],
+) -> list[str]:
+    lost = set(before.get(what, {})) - set(after.get(what, {})) - set(now.get(what, {}))
+    return [name for name in declared if name in lost]
+
+
+def _lost_columns(
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    now: Mapping[str, Any],
+    tables: Mapping[str, Table],
+) -> list[str]:
+    found = []
+    named = (stored_names(before), stored_names(after), stored_names(now))
+    for stored in set(named[0]) & set(named[1]) & set(named[2]):
+        versions = zip((before, after, now), named, strict=True)
+        old, new, current = (
+            Schema.parse(version["tables"][names[stored]]["columns"]) for version, names in versions
+        )
+        table = tables.get(named[2][stored])
+        for column in table.schema.names if table is not None else ():
+            if column in old and column not in new and column not in current:
+                found.append(f"the column {column!r} of {named[2][stored]!r}")
+    return found
+
+
 def check_parents(tables: Mapping[str, Table]) -> None:
     """Every reference must lead to a table of the engine, by columns that fit its key."""
     for table in tables.values():
@@ -206,28 +268,41 @@ def _without_new_columns(declared: Table, stored: Table) -> Table:
         return declared
 
 
-def merge_stream(stored: Mapping[str, Any] | None, results: Schema) -> dict[str, Any]:
+def merge_stream(name: str, stored: Mapping[str, Any] | None, results: Schema) -> dict[str, Any]:
     """A stream's columns when results of this schema join those it already has."""
     text = None if stored is None else stored["results"]
     columns = {} if text is None else {c.name: c for c in Schema.parse(text, structs=True)}
     for column in results:
-        if columns.setdefault(column.name, column).type == column.type:
-            continue
-        if _is_wider(column.type, columns[column.name].type):
-            columns[column.name] = column  # the table has got new columns since
-        else:
+        known = columns.setdefault(column.name, column).type
+        joined = _joined(known, column.type)
+        if joined is None:
             raise DeclarationError(
-                f"results column {column.name!r} is a {column.type}, "
-                f"the store's stream has it as a {columns[column.name].type}"
+                f"results column {column.name!r} is a {column.type}, the store's stream {name!r} "
+                f"has it as a {known}: give the column another name, or put the old results aside "
+                f"by a migration: hg.Migration('...').rename_transaction({name!r}, '{name}_before')"
             )
+        columns[column.name] = Column(column.name, joined)
     return {**(stored or {}), "results": Schema(tuple(columns.values())).ddl}
 
 
-def _is_wider(new: ColumnType, old: ColumnType) -> bool:
-    """Whether a struct has all fields of another, and more."""
-    if new.element is not None and old.element is not None:
-        return _is_wider(new.element, old.element)
-    return bool(old.fields) and set(old.fields) < set(new.fields)
+def _joined(one: ColumnType, two: ColumnType) -> ColumnType | None:
+    """The type that has every value of both; of two structs the fields of both."""
+    if one == two or is_wider(one, two):
+        return one
+    if is_wider(two, one):
+        return two
+    if one.element is not None and two.element is not None:
+        element = _joined(one.element, two.element)
+        return None if element is None else ColumnType("array", element=element)
+    if not one.fields or not two.fields:
+        return None
+    fields = {field.name: field for field in one.fields}
+    for field in two.fields:
+        joined = _joined(fields.setdefault(field.name, field).type, field.type)
+        if joined is None:
+            return None
+        fields[field.name] = Column(field.name, joined)
+    return ColumnType("struct", fields=tuple(fields.values()))
 
 
 def merge_streams(streams: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
@@ -238,10 +313,12 @@ def merge_streams(streams: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
         own |= {column.name for column in updated_columns(transaction)}
         shared = {**plan.outputs, **plan.updated}
         mine = [c for c in results_schema(plan) if c.name not in shared or c.name in own]
-        merged[transaction.name] = merge_stream(merged.get(transaction.name), Schema(tuple(mine)))
+        merged[transaction.name] = merge_stream(
+            transaction.name, merged.get(transaction.name), Schema(tuple(mine))
+        )
     if plan.route.column is not None:
         mine = [c for c in results_schema(plan) if c.name not in {**plan.outputs, **plan.updated}]
-        merged[UNROUTED] = merge_stream(merged.get(UNROUTED), Schema(tuple(mine)))
+        merged[UNROUTED] = merge_stream(UNROUTED, merged.get(UNROUTED), Schema(tuple(mine)))
     return merged
 
 
@@ -253,6 +330,18 @@ def carried_before(streams: Mapping[str, Any], plan: Plan) -> dict[str, ColumnTy
             known = Schema.parse(streams[name]["results"], structs=True)
             found.update((column.name, column.type) for column in known)
     return found
+
+
+def first_names(streams: Mapping[str, Any]) -> dict[str, str]:
+    """What transactions were called first, where that is not what they are called now.
+
+    A name that another one had before is told from it by the epoch from which it means this one.
+    """
+    found = {}
+    for name in streams:
+        called, first, _ = recorded_names(streams, name)[0]
+        found[name] = called if first == 0 else f"{called}@{first}"
+    return {name: called for name, called in found.items() if called != name}
 
 
 def declared_streams(

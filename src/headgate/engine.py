@@ -32,10 +32,12 @@ from headgate.declarations import (
     check_format,
     check_parents,
     declared_streams,
+    first_names,
     merge_streams,
     merge_tables,
     merged_manifest,
     refuse_broken,
+    refuse_forgotten,
     storages_of,
 )
 from headgate.display import html_table, names
@@ -54,7 +56,7 @@ from headgate.io import Clock, Disk, RealClock
 from headgate.journal import Journal
 from headgate.loading import fill, loaded_changes
 from headgate.memory import Memory, Source
-from headgate.migrating import checked, migrate_store
+from headgate.migrating import checked, migrated
 from headgate.migrations import Migration
 from headgate.naming import by_name, check_tables_known, find_route, find_table, find_transaction
 from headgate.once import Once
@@ -127,18 +129,13 @@ def open_engine(
     declared = list(by_name(tables, "table", Table).values())
     given = checked(migrations)
     open_journal = functools.partial(Journal.open, path, disk, clock, durability, retain)
-    with contextlib.ExitStack() as opened:
-        journal = owners.open_owned(open_journal, path, disk, takeover)
-        opened.callback(journal.close)
-        if journal.store is not None and journal.manifest.get("tables"):
-            if migrate_store(journal.store, given, declared, clock):
-                opened.close()  # its rows are of the declarations before
-                journal = open_journal()
-                opened.callback(journal.close)
-            given = []
-        engine = Engine(journal, declared, transactions, recovery, changed_code, clock, given)
-        opened.pop_all()
-        return engine
+    journal = owners.open_owned(open_journal, path, disk, takeover)
+    journal = migrated(journal, open_journal, given, declared, clock)
+    try:
+        return Engine(journal, declared, transactions, recovery, changed_code, clock, given)
+    except BaseException:
+        journal.close()
+        raise
 
 
 def _told_apart(routes: Mapping[Any, Transaction]) -> tuple[Any, ...]:
@@ -157,7 +154,7 @@ class Engine:
         recovery: str,
         changed_code: str,
         clock: Clock,
-        seen: Sequence[Migration] = (),
+        migrations: Sequence[Migration] = (),
     ) -> None:
         if recovery not in ("strong", "weak") or changed_code not in ("refuse", "accept"):
             raise InputError(
@@ -173,7 +170,7 @@ class Engine:
         self._guard = Guard(journal)
         self._lock = EngineLock(self._guard)
         self._gathering = Gathering(self._run_calls, self._guard.wait)
-        self._seen = seen  # migrations that a new store is beyond from the start
+        self._migrations = migrations
         declared = by_name(tables, "table", Table)
         self.transactions: dict[str, Transaction] = by_name(
             transactions, "transaction", Transaction
@@ -186,6 +183,7 @@ class Engine:
         """Fit the program to the store, recover its state and note what is new."""
         manifest = self._journal.manifest
         check_format(manifest)
+        refuse_forgotten(manifest, declared, self.transactions, self._migrations)
         self.tables: dict[str, Table] = merge_tables(declared.values(), manifest.get("tables", {}))
         check_tables_known(self.transactions, self.tables)
         check_parents(self.tables)
@@ -197,8 +195,9 @@ class Engine:
         self._idle = Idle(self._flush_idle, self._clock)
         self._sources = Sources(self._memory, self._journal)
         once = Once(self._memory.calls)
+        called = first_names(self._streams)
         self.calling: Calling = Calling(
-            self._run_calls_of, self._guard, self._lock, once, self.transactions
+            self._run_calls_of, self._guard, self._lock, once, self.transactions, called
         )
         self._reading = Reading(self._memory, self._journal, self._guard, self._lock)
         self._getters: dict[Any, Getter] = {}  # by name and by identity of our tables
@@ -257,7 +256,9 @@ class Engine:
     def _declare(self) -> None:
         """Write the manifest when it does not yet say all that this program declares."""
         before = self._journal.manifest
-        self._journal.declare(merged_manifest(before, self.tables, self._streams, self._seen))
+        # A new store is beyond all the migrations that its program knows, from the start.
+        seen = () if before.get("tables") else self._migrations
+        self._journal.declare(merged_manifest(before, self.tables, self._streams, seen))
 
     # --- loading ------------------------------------------------------------------------------
 
@@ -683,7 +684,8 @@ class Engine:
         epoch: int | None = None,
     ) -> Answer:
         """The rows of a table: all, those where a SQL condition holds, or columns have values."""
-        name = self._table_name(table) if epoch is None else table_name(table)
+        is_past = epoch is not None and isinstance(table, str)  # it may have had another name
+        name = str(table) if is_past else self._table_name(table)
         return self._reading.scan(name, where, columns, epoch)
 
     def explain(
@@ -793,8 +795,3 @@ class Engine:
 
     def _table_name(self, table: Table | str) -> str:
         return find_table(table, self.tables).name
-
-
-def table_name(table: Table | str) -> str:
-    """The name of a table that is given by itself or by its name."""
-    return table if isinstance(table, str) else table.name

@@ -300,6 +300,8 @@ class Arranger:
 
     def arrange(self, events: pa.Table, state: InletState | None) -> Arranged:
         """Arrange the held-back events and the new ones; the state is that before the batch."""
+        if state is not None and state.held is not None:
+            check_held(state.held, self.plan)
         require_columns(events, self.plan.columns, "events")
         events = self._with_held(decoded(events), state)
         rejects = _Rejects(events.num_rows)
@@ -501,6 +503,23 @@ def in_commit_order(arranged: Arranged, execution: Execution, plan: Plan) -> Arr
         plan.record.append(isolated.recording)
     is_whole = arranged.is_whole and plan.isolation == "PL4"
     return replace(arranged, order=isolated.order, is_whole=is_whole)
+
+
+def check_held(held: pa.Table, plan: Plan) -> None:
+    """Refuse to go on when events are held that were of other columns than the program has now."""
+    try:
+        for transaction in plan.route.transactions:
+            for column in transaction.event:
+                require_columns(held, [column.name], "they")
+                if column.type.element is None:
+                    conform(
+                        one_array(held.column(column.name)), column.type, f"column {column.name!r}"
+                    )
+    except InputError as error:
+        raise InputError(
+            f"{held.num_rows} events are held back that are of other columns than the program's "
+            f"({error}): let that program run them, by engine.flush(...), before this one goes on"
+        ) from None
 
 
 def latest_time_us(held: pa.Table, plan: Plan) -> int:

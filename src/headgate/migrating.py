@@ -8,7 +8,7 @@ wholly before a migration or wholly after it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,6 +29,7 @@ from headgate.errors import DeclarationError, StoreError
 from headgate.execution.kernel import build_check, check_compiles, first_failure
 from headgate.execution.pointers import address
 from headgate.io import Clock, Disk, RealClock
+from headgate.journal import Journal
 from headgate.migrations import Migration, Rows, code_of
 from headgate.query.stored import recorded_names
 from headgate.state.integrity import violations
@@ -61,8 +62,8 @@ class Trial:
         return self.migration.name
 
     def __str__(self) -> str:
-        done = "is applied" if self.is_applied else "would be"
-        lines = [f"{self.name!r} {done} as epoch {self.epoch}"]
+        done = "was" if self.is_applied else "would be"
+        lines = [f"{self.name!r} {done} applied as epoch {self.epoch}"]
         lines += [f"  {code_of(step)}" for step in self.migration.steps]
         for table, count in self.tested.items():
             lines.append(f"  tested {count:,} rows of {table}")
@@ -147,6 +148,25 @@ def migrate_store(
         store.commit(attempt.commit(recovered, clock.time_us()))
         applied.append(replace(trial, is_applied=True))
     return applied
+
+
+def migrated(
+    journal: Journal,
+    reopen: Callable[[], Journal],
+    migrations: Sequence[Migration],
+    tables: Sequence[Table],
+    clock: Clock,
+) -> Journal:
+    """The journal of a store to which nothing is pending: this one, or it opened again."""
+    try:
+        store = journal.store if journal.manifest.get("tables") else None
+        if store is None or not migrate_store(store, migrations, tables, clock):
+            return journal
+    except BaseException:
+        journal.close()
+        raise
+    journal.close()  # its store was recovered as it was before
+    return reopen()
 
 
 def refusal(trial: Trial) -> str:

@@ -21,6 +21,8 @@ from headgate import durability
 from headgate.cli import output, stores
 from headgate.durability import CommitInfo
 from headgate.durability.format import VERSION as STORE_FORMAT
+from headgate.durability.manifest import version_at
+from headgate.durability.reader import stored_names
 from headgate.errors import HeadgateError, InputError
 from headgate.query.store_sql import query_store, tables_of
 from headgate.query.stored import read_table
@@ -86,7 +88,7 @@ def headgate(
 ) -> None:
     """ACID transactions over streams: the demo, and a look into stores.
 
-    All but the demo only read. They work beside a running writer.
+    All but the demo and migrate only read. They work beside a running writer.
     """
 
 
@@ -316,10 +318,16 @@ def log(
     found = stores.open_store(store)
     sides = {"epoch": "right", "time (UTC)": "left", "source": "left", "rows changed": "left"}
     grid = output.make_grid(None, {**sides, "results": "right", "bytes": "right"})
-    for info in deque(found.commits(), maxlen=last):
+    commits = deque(found.commits(), maxlen=last)
+    migrations = {one["epoch"]: one["name"] for one in found.declared().get("migrations", ())}
+    for info in commits:
+        names = stored_names(version_at(found.manifest, info.epoch))
         rows = {name: count for name, count in info.rows.items() if not name.startswith("__")}
-        changed = ", ".join(f"{table} {count:,}" for table, count in rows.items() if count)
-        columns = (_time(info.time_us), _source(info), changed, f"{info.result_rows:,}")
+        named = {names.get(name, name): count for name, count in rows.items() if count}
+        changed = ", ".join(f"{table} {count:,}" for table, count in named.items())
+        who = migrations.get(info.epoch)
+        source = _source(info) if who is None else f"migration {who}"
+        columns = (_time(info.time_us), source, changed, f"{info.result_rows:,}")
         grid.add_row(str(info.epoch), *columns, f"{info.bytes:,}")
     output.make_console().print(grid)
 
@@ -355,6 +363,37 @@ def verify(store: Store) -> None:
     show(output.make_console(), report, str(store))
     if not report.is_whole:
         raise typer.Exit(1)
+
+
+@app.command()
+def migrate(
+    store: Store,
+    migrations: Annotated[
+        str,
+        typer.Argument(
+            metavar="MIGRATIONS",
+            help="A list of hg.Migration: package.module:migrations, bank.py:migrations.",
+            show_default=False,
+        ),
+    ],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would happen; nothing is touched.")
+    ] = False,
+) -> None:
+    """Change the declarations of a store by migrations it has not seen, each as one epoch.
+
+    Rows are tested first, and those that break a new check or constraint are named. A dry run
+    works beside a running writer; to apply them, stop it.
+
+    [bold]Examples[/bold]
+
+        headgate migrate bank changes.py:migrations --dry-run
+        headgate migrate bank changes.py:migrations
+    """
+    from headgate.cli.migration import run_migration
+
+    stores.require_store(store)
+    run_migration(store, migrations, dry_run)
 
 
 @app.command()

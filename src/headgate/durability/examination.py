@@ -10,13 +10,14 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from headgate.durability import format as layout
 from headgate.durability.floor import hold
 from headgate.durability.format import Position
 from headgate.durability.frame import meta_of
 from headgate.durability.head import Published, read_head
-from headgate.durability.manifest import read_manifest
+from headgate.durability.manifest import read_manifest, version_at
 from headgate.durability.scan import Frame, LogReader, Tail, Torn, whole_frames
 from headgate.durability.snapshot import Snapshot
 from headgate.errors import DamageError, InputError
@@ -116,6 +117,7 @@ class _Examination:
         self._ends: dict[int, Position] = {0: layout.BEGINNING}
         self._position = layout.BEGINNING
         self._knows_floor = True
+        self._manifest: dict[str, Any] = {}
 
     def run(self) -> Report:
         try:
@@ -135,6 +137,7 @@ class _Examination:
         self._check_head()
         self._check_log()
         self._check_snapshots()
+        self._check_declarations()
         unknown = sorted(set(self._disk.list(self.report.path)) - _KNOWN_NAMES)
         for name in unknown:
             self.report.notes.append(f"{self._inside(name)}: not a file of the store")
@@ -148,10 +151,19 @@ class _Examination:
 
     def _check_manifest(self) -> None:
         try:
-            manifest = read_manifest(self._disk, self._inside(layout.MANIFEST_NAME))
-            self.report.tables = len(manifest.get("tables", {}))
+            self._manifest = read_manifest(self._disk, self._inside(layout.MANIFEST_NAME))
         except DamageError as error:
             self._note_damage(error)
+
+    def _check_declarations(self) -> None:
+        """Count the tables; declarations whose epoch never came to be are no damage."""
+        last, since = self.report.last_epoch, self._manifest.get("since", 0)
+        self.report.tables = len(version_at(self._manifest, last).get("tables", {}))
+        if since > last:
+            self.report.notes.append(
+                f"{self._inside(layout.MANIFEST_NAME)}: declarations from epoch {since} on, which "
+                "never came to be: a migration was interrupted; opening the store to write ends it"
+            )
 
     def _head(self) -> Published | None:
         return read_head(self._disk, self._inside(layout.HEAD_NAME))

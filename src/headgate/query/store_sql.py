@@ -94,7 +94,38 @@ def read_results(store: StoreReader, epoch: int) -> pa.Table:
     parts = [pa.schema(list(fields.values())).empty_table()]
     for number, batch in store.results(store.first_epoch() + 1, epoch):
         parts.append(_with_epoch(batch, number))
-    return pa.concat_tables(parts, promote_options="permissive")
+    return _united(parts)
+
+
+def _united(parts: list[pa.Table]) -> pa.Table:
+    """Results with the columns of all; one whose types do not go together is a text in all."""
+    types: dict[str, set[pa.DataType]] = {}
+    for part in parts:
+        for field in part.schema:
+            types.setdefault(field.name, set()).add(field.type)
+    mixed = [name for name, found in types.items() if len(found) > 1 and not _go_together(found)]
+    try:
+        return pa.concat_tables(
+            [_as_texts(part, mixed) for part in parts], promote_options="permissive"
+        )
+    except pa.ArrowNotImplementedError as error:
+        raise InputError(f"the results of all streams do not go together: {error}") from None
+
+
+def _go_together(types: Iterable[pa.DataType]) -> bool:
+    try:
+        pa.unify_schemas([pa.schema([("", one)]) for one in types], promote_options="permissive")
+    except (pa.ArrowTypeError, pa.ArrowInvalid):
+        return False
+    return True
+
+
+def _as_texts(table: pa.Table, names: Iterable[str]) -> pa.Table:
+    for name in names:
+        place = table.schema.get_field_index(name)
+        if place >= 0:
+            table = table.set_column(place, name, table.column(place).cast(pa.string()))
+    return table
 
 
 def _with_epoch(batch: pa.RecordBatch, epoch: int) -> pa.Table:

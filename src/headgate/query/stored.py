@@ -7,6 +7,7 @@ column was declared show the default it was declared with, as they do to the eng
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -21,9 +22,15 @@ UNROUTED = "unrouted"  # and that of events that no route took: they have no tra
 
 
 def of_stream(
-    results: pa.RecordBatch, stream: str, streams: Mapping[str, Any], epoch: int
+    results: pa.RecordBatch,
+    stream: str,
+    streams: Mapping[str, Any] = MappingProxyType({}),
+    epoch: int = 0,
 ) -> pa.RecordBatch:
-    """The recorded results of an epoch that belong to a stream, one of those declared."""
+    """The recorded results of an epoch that belong to a stream.
+
+    `streams` are those declared; they say under which names its results are recorded.
+    """
     if stream == ALL_STREAMS:
         return results
     names = results.column("transaction")

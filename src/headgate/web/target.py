@@ -34,12 +34,23 @@ def open_target(text: str) -> Served:
 
 def open_program(text: str) -> Engine:
     """The engine that the text names, as package.module:engine or bank.py:engine."""
+    found = load_named(text, "engine")
+    if found is not None and not isinstance(found, Engine) and callable(found):
+        found = found()
+    if not isinstance(found, Engine):
+        kind = "nothing" if found is None else f"a {type(found).__name__}"
+        raise InputError(f"{text} names {kind}; name an engine, or a function that opens one")
+    return found
+
+
+def load_named(text: str, what: str) -> Any:
+    """What stands in a program under the name behind the colon; None when nothing does."""
     module, colon, name = text.rpartition(":")
     if not colon:
         raise InputError(
-            f"{text} is no engine; name one as package.module:engine or bank.py:engine"
+            f"{text} names no {what}; name it as package.module:{what} or bank.py:{what}"
         )
-    return _engine(_import(module), name, text)
+    return getattr(_import(module), name, None)
 
 
 def _import(module: str) -> ModuleType:
@@ -69,13 +80,3 @@ def _import_file(path: Path) -> ModuleType:
     sys.modules[path.stem] = module  # functions that are compiled are looked up by module
     spec.loader.exec_module(module)
     return module
-
-
-def _engine(module: ModuleType, name: str, text: str) -> Engine:
-    found: Any = getattr(module, name, None)
-    if found is not None and not isinstance(found, Engine) and callable(found):
-        found = found()
-    if not isinstance(found, Engine):
-        kind = "nothing" if found is None else f"a {type(found).__name__}"
-        raise InputError(f"{text} names {kind}; name an engine, or a function that opens one")
-    return found
