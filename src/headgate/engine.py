@@ -54,7 +54,7 @@ from headgate.guard import CLOSED, EngineLock, Guard
 from headgate.inlet import Plan, in_commit_order, latest_time_us, make_plan, recorded
 from headgate.io import Clock, Disk, RealClock
 from headgate.journal import Journal
-from headgate.loading import fill, loaded_changes
+from headgate.loading import Loading
 from headgate.memory import Memory, Source
 from headgate.migrating import checked, migrated
 from headgate.migrations import Migration
@@ -81,7 +81,6 @@ from headgate.results import (
 )
 from headgate.scheduling.decision import Decision
 from headgate.sources import Caller, EngineInlet, Sources
-from headgate.state.rows import Rows
 from headgate.state.storage import Storages
 from headgate.state.table import Table
 from headgate.streams import Idle, Streams, check_flush
@@ -193,6 +192,9 @@ class Engine:
         self._memory = Memory(self.tables, Storages(storages_of(manifest, self.tables)))
         self._streams_seen = Streams(self._memory)
         self._idle = Idle(self._flush_idle, self._clock)
+        self._loading = Loading(
+            self._memory, self._journal, self._guard, self._clock, self._declare
+        )
         self._sources = Sources(self._memory, self._journal)
         once = Once(self._memory.calls)
         called = first_names(self._streams)
@@ -211,6 +213,7 @@ class Engine:
         self._recover()
         self._guard.publish(self._memory.epoch)  # what was recovered is durable
         refuse_broken(self._memory.rows, manifest.get("tables", {}))
+        self._memory.note_loaded(manifest.get("loaded"))
         self._declare()
 
     def _recover(self) -> None:
@@ -258,31 +261,21 @@ class Engine:
         before = self._journal.manifest
         # A new store is beyond all the migrations that its program knows, from the start.
         seen = () if before.get("tables") else self._migrations
-        self._journal.declare(merged_manifest(before, self.tables, self._streams, seen))
+        merged = merged_manifest(before, self.tables, self._streams, seen)
+        self._journal.declare({**merged, "loaded": dict(self._memory.loaded)})
 
     # --- loading ------------------------------------------------------------------------------
 
-    def load(self, table: Table | str, rows: Any) -> int:
-        """Fill a table once; a no-op that returns 0 when it was filled or written before."""
+    def load(self, table: Table | str, rows: Any, *, mode: str = "once") -> int:
+        """Fill a table once and return how many rows it took; bad rows are always refused.
+
+        A table that was loaded before stays as it is: 0. One that has rows without a load, made by
+        events, is an error, unless `mode` says what to do: "skip" leaves it as it is, too, and
+        "missing" adds those rows whose keys are not there, of any table and each time.
+        """
         name = self._table_name(table)
         with self._lock, self._guard.running():
-            if name in self._memory.written:
-                return 0
-            found = self._memory.rows[name]
-            slots = fill(found, rows, self._memory.epoch + 1, self._memory.rows)
-            if slots:
-                with self._guard.all_or_stopped():
-                    self._commit_load(found, slots)
-            return len(slots)
-
-    def _commit_load(self, rows: Rows, slots: range) -> None:
-        name = rows.table.name
-        if self._journal.store is not None:
-            changes = self._memory.storages.to_files({name: loaded_changes(rows, slots)})
-            commit = Commit(self._memory.epoch + 1, self._clock.time_us(), changes=changes)
-            self._journal.append(commit, later=False)
-        self._memory.advance(None, {}, {name: np.arange(slots.start, slots.stop)})
-        self._guard.wait(self._memory.epoch)
+            return self._loading.load(name, rows, mode)
 
     # --- running ------------------------------------------------------------------------------
 

@@ -38,7 +38,8 @@ class Memory:
         self.restoring = Restoring(self.rows, storages)
         self.calls = Calls()
         self._dropped: list[str] = []  # tables in the files that are declared no more
-        self.written: set[str] = set()  # tables that were filled or written, now or before
+        # Tables that were loaded, by their names in the files, and the epoch of it.
+        self.loaded: dict[str, int] = {}
         self.inlets: dict[str, Inlet] = {}
         self.sources: dict[
             str, tuple[int, int]
@@ -61,7 +62,6 @@ class Memory:
                 self._dropped.append(stored)
             elif name != CALLS:
                 self.rows[name].note_used(count)
-                self.written.add(name)
 
     def apply(self, commit: Commit) -> None:
         """Put the changed rows of a logged epoch in their place."""
@@ -89,13 +89,27 @@ class Memory:
             self.sources[source[0]] = (source[1], self.epoch)
         self.inlets.update(inlets)
         self.replica.note(self.epoch, changed, logged or {})
-        self.written.update(changed)
         self._compact_pool()
 
     def _compact_pool(self) -> None:
         if self.pool.count > 2 * self._pool_used + POOL_SLACK:
             self.pool.compact([codes for rows in self.rows.values() for codes in rows.text_codes()])
             self._pool_used = self.pool.count
+
+    def note_loaded(self, recorded: Mapping[str, int] | None) -> None:
+        """Take what the manifest has of loads, after recovery.
+
+        It is written before the load's own epoch, so an epoch that never came says: not loaded.
+        A store of before that was noted has loaded every table that it has rows of.
+        """
+        if recorded is None:
+            used = [name for name, rows in self.rows.items() if rows.count]
+            recorded = {self.storages[name].name: 0 for name in used}
+        self.loaded = {name: epoch for name, epoch in recorded.items() if epoch <= self.epoch}
+
+    def is_loaded(self, name: str) -> bool:
+        """Whether a table was loaded, now or before."""
+        return self.storages[name].name in self.loaded
 
     def has_applied(self, source: Source) -> bool:
         """Whether this micro-batch, or a later one of its query, was committed before."""

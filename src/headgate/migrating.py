@@ -349,7 +349,9 @@ class Attempt:
         now = {name: one for name, one in before.items() if name != "past"}
         epoch = self._epoch + 1
         done = {"name": self._migration.name, "epoch": epoch}
+        kept = {"loaded": before["loaded"]} if "loaded" in before else {}
         return {
+            **kept,
             "format": FORMAT,
             "tables": {name: self._description(one) for name, one in self._drafts.tables.items()},
             "streams": _streams(self._drafts, epoch),

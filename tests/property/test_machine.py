@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+import headgate as hg
 from headgate.testing import SerialOracle, difference, results_difference
 from tests.property import making
 from tests.property.family import FAMILY, book, routes, wallets
@@ -18,6 +20,8 @@ ROUTES = routes({"put": True, "move": False, "drop": True})
 DEPOSIT = FAMILY["deposit"].compiled
 SINGLE = {**ROUTES, "deposit": DEPOSIT}
 STREAM = {"route_by": "kind", "order_by": "ts", "watermark": "4 seconds"}
+
+MODES = st.sampled_from(("once", "once", "missing", "skip"))
 
 
 class EngineMachine(RuleBasedStateMachine):
@@ -33,13 +37,23 @@ class EngineMachine(RuleBasedStateMachine):
         found = getattr(self.life.engine, what)(*arguments, **options)
         assert results_difference(found, expected) is None
 
-    @rule(rows=making.rows(book))
-    def load_book(self, rows: Any) -> None:
-        assert self.life.engine.load(book, rows) == self.oracle.load(book, rows)
+    def load(self, table: hg.Table, rows: Any, mode: str) -> None:
+        """Both take the rows, or both refuse: a table of which events made rows, not loaded."""
+        try:
+            expected = self.oracle.load(table, rows, mode)
+        except ValueError:
+            with pytest.raises(hg.InputError, match="never loaded"):
+                self.life.engine.load(table.name, rows, mode=mode)
+        else:
+            assert self.life.engine.load(table, rows, mode=mode) == expected
 
-    @rule(rows=making.rows(wallets))
-    def load_wallets(self, rows: Any) -> None:
-        assert self.life.engine.load("wallets", rows) == self.oracle.load(wallets, rows)
+    @rule(rows=making.rows(book), mode=MODES)
+    def load_book(self, rows: Any, mode: str) -> None:
+        self.load(book, rows, mode)
+
+    @rule(rows=making.rows(wallets), mode=MODES)
+    def load_wallets(self, rows: Any, mode: str) -> None:
+        self.load(wallets, rows, mode)
 
     @rule(
         events=making.batch(routed_events()), order_by=st.sampled_from((None, "ts", ["id", "ts"]))

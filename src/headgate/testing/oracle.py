@@ -56,17 +56,20 @@ class SerialOracle:
             transaction.name: transaction for transaction in transactions
         }
         self.rows: dict[str, dict[Key, Record]] = {name: {} for name in self.declared}
-        self.filled: set[str] = set()  # the tables that were ever loaded or written
+        self.loaded: set[str] = set()  # the tables that were ever loaded
         self.inlets: dict[str, Inlet] = {}
         self.epoch: int = 0
 
     # --- what a user calls ------------------------------------------------------------------------
 
-    def load(self, table: Table | str, rows: Sequence[Mapping[str, Any]]) -> int:
-        """Fill a table once; returns how many rows it took. Raises ValueError for a bad row."""
+    def load(
+        self, table: Table | str, rows: Sequence[Mapping[str, Any]], mode: str = "once"
+    ) -> int:
+        """Fill a table once; returns how many rows it took. Raises ValueError for a bad row, and
+        where events made rows of a table that was never loaded."""
         name = table if isinstance(table, str) else table.name
-        if name in self.filled or not rows:
-            return 0
+        there = {} if mode != "missing" else self.rows[name]
+        is_loaded, has_rows = name in self.loaded, bool(self.rows[name])
         found: dict[Key, Record] = {}
         for row in rows:
             record = _loaded(self.declared[name], row)
@@ -74,14 +77,19 @@ class SerialOracle:
             if key in found:
                 raise ValueError(f"two rows have the key {key}")
             found[key] = record
+        if mode == "once" and has_rows and found and not is_loaded:
+            raise ValueError(f"table {name!r}: events made rows of it before")
+        found = {key: record for key, record in found.items() if key not in there}
+        if not found or (mode != "missing" and (is_loaded or has_rows)):
+            return 0
         added = {(name, key): record for key, record in found.items()}
         broken = self._broken([self.declared[name]], added)
         if broken is not None:
             raise ValueError(f"the rows of table {name!r}: {broken}")
         self.rows[name].update(found)
-        self.filled.add(name)
+        self.loaded.add(name)
         self.epoch += 1
-        return len(rows)
+        return len(found)
 
     def run(
         self,
@@ -195,8 +203,6 @@ class SerialOracle:
             return
         event.left = {name: _shown_rows(found) for name, found in event.left.items()}
         for (name, key), record in copies.items():
-            if record.written:
-                self.filled.add(name)
             if record.alive:
                 self.rows[name][key] = record
             else:
