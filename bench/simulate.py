@@ -191,7 +191,11 @@ def _show_errors(console: Console, rows: list[Row]) -> None:
     for count in THREADS:
         mine = [row.error for row in rows if row.threads == count]
         errors = sorted(abs(error) for error in mine if error is not None)
-        words = f"{count} thread{'s' * (count > 1)}: {len(errors)} of {len(mine)} could be seen"
+        strategies, applications = (
+            len({getattr(row, part) for row in rows}) for part in ("strategy", "application")
+        )
+        words = f"{count} thread{'s' * (count > 1)}: {strategies} strategies on {applications} "
+        words += f"applications, {len(errors)} of {len(mine)} runs could be seen"
         if errors:
             words += f"; the median error is {median(errors):.1%}, "
             words += f"nine in ten are below {errors[len(errors) * 9 // 10]:.1%}"

@@ -18,7 +18,7 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headgate.calling import Call
-from headgate.errors import InputError
+from headgate.errors import InputError, not_among
 from headgate.query.limits import Limit
 from headgate.state.schema import Schema
 from headgate.web import metrics as counting
@@ -131,8 +131,8 @@ class Application:
         if name in self._served.streams:
             why = "this server reads a store that another process writes: it takes no calls"
             return Refusal(409, "read_only", why)
-        known = ", ".join(self._readers) or "none"
-        return Refusal(404, "no_transaction", f"no transaction {name!r}; there are: {known}")
+        among = not_among(name, self._readers, "transactions")
+        return Refusal(404, "no_transaction", f"no transaction {name!r}; {among}")
 
     async def _json_body(self, scope: Scope, receive: Receive) -> Any:
         media = header(scope, b"content-type")
@@ -208,8 +208,8 @@ class Application:
         name = request.path_params["name"]
         table = self._served.tables.get(name)
         if table is None:
-            known = ", ".join(self._served.tables) or "none"
-            raise Refusal(404, "no_table", f"no table {name!r}; there are: {known}")
+            among = not_among(name, self._served.tables, "tables")
+            raise Refusal(404, "no_table", f"no table {name!r}; {among}")
         _refuse_query(request, *table.key)
         key = read_key(table.key_columns, request.query_params)
         loop = asyncio.get_running_loop()

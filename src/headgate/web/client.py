@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import orjson
@@ -111,8 +112,8 @@ class Client:
     def call_once(self, key: str, transaction: str, /, **columns: Any) -> Result:
         """As `call`, with a key of your own: one call for each key, whoever sends it."""
         body = {name: _sent(value) for name, value in columns.items()}
-        headers = {"idempotency-key": key}
-        answer = self._ask("POST", f"/transactions/{transaction}", body, headers)
+        headers = {"idempotency-key": _checked_key(key)}
+        answer = self._ask("POST", f"/transactions/{_quoted(transaction)}", body, headers)
         return Result(_typed(orjson.loads(answer.content), self._output(transaction)))
 
     def follow(
@@ -123,7 +124,9 @@ class Client:
         `after` is an epoch, "earliest", or the place `epoch/position` of a result. When the
         connection ends, it is made again, and no result is left out or given twice.
         """
-        path = "/results" if transaction is None else f"/transactions/{transaction}/results"
+        path = (
+            "/results" if transaction is None else f"/transactions/{_quoted(transaction)}/results"
+        )
         place = "latest" if after is None else str(after)
         failures = 0
         while True:
@@ -140,6 +143,7 @@ class Client:
 
     def _events(self, path: str, place: str) -> Iterator[tuple[str, Result | None]]:
         headers = {"accept": "text/event-stream"}
+        self._refuse_closed()
         with self._http.stream("GET", path, params={"after": place}, headers=headers) as answer:
             if answer.status_code != 200:
                 answer.read()
@@ -177,7 +181,8 @@ class Client:
         self, method: str, path: str, body: Any, headers: Mapping[str, str], given: Any
     ) -> httpx.Response:
         """Send it, and again when that fails on the way: every question may be asked twice."""
-        content = None if body is None else orjson.dumps(body)
+        content = None if body is None else _encoded(body)
+        self._refuse_closed()
         more = {} if body is None else {"content-type": "application/json"}
         for attempt in range(RETRIES + 1):
             try:
@@ -196,6 +201,10 @@ class Client:
             time.sleep(FIRST_PAUSE_SECONDS * 2**attempt)
         raise ServerError("the server is busy")
 
+    def _refuse_closed(self) -> None:
+        if self._http.is_closed:
+            raise ServerError("this client was closed; make another with hg.connect")
+
     def close(self) -> None:
         """Close the connection; closing twice is fine."""
         self._http.close()
@@ -208,6 +217,26 @@ class Client:
 
     def __repr__(self) -> str:
         return f"<client of {self._http.base_url}>"
+
+
+def _checked_key(key: Any) -> str:
+    if not isinstance(key, str) or not re.fullmatch(r"[!-~]{1,255}", key):
+        raise InputError(f"a call's key is 1 to 255 visible characters of ASCII, not {key!r}")
+    return key
+
+
+def _quoted(name: Any) -> str:
+    """A name as a part of an address, whatever stands in it."""
+    if not isinstance(name, str) or not name:
+        raise InputError(f"a transaction goes by its name here, not {name!r}")
+    return quote(name, safe="")
+
+
+def _encoded(body: Any) -> bytes:
+    try:
+        return orjson.dumps(body)
+    except TypeError as error:
+        raise InputError(f"this cannot be sent: {error}") from None
 
 
 def _event(fields: Mapping[str, str]) -> tuple[str, dict[str, Any]] | None:

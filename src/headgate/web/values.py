@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from headgate.errors import InputError
+from headgate.errors import InputError, not_among
 from headgate.state.schema import BIGINT_MAX, INT_MAX, Column, ColumnType
 from headgate.transactions import Transaction
 
@@ -41,7 +41,6 @@ class EventReader:
         self._columns = tuple(
             (column.name, column.type, reader_of(column.type)) for column in event
         )
-        self._names = frozenset(event.names)
 
     def read(self, body: Any) -> dict[str, Any]:
         """The columns; InputError that names the one that is missing, unknown or wrong."""
@@ -50,7 +49,7 @@ class EventReader:
         found = {}
         for name, kind, read in self._columns:
             if name not in body:
-                raise InputError(f"{self._where}: the column {name!r} is missing")
+                raise self._wrong_columns(body, name)
             value = body[name]
             try:
                 found[name] = None if value is None else read(value)
@@ -59,10 +58,20 @@ class EventReader:
                     f"{self._where}: column {name!r} should be {_words(kind)}"
                 ) from None
         if len(body) > len(found):
-            unknown = next(name for name in body if name not in self._names)
-            known = ", ".join(self._names)
-            raise InputError(f"{self._where}: no column {unknown!r}, only {known}")
+            raise self._wrong_columns(body, "")
         return found
+
+    def _wrong_columns(self, body: Mapping[str, Any], missing: str) -> InputError:
+        """The words of `engine.call` for a column too many, or else for one that is missing."""
+        names = [name for name, _, _ in self._columns]
+        for name in body:
+            if name not in names:
+                among = not_among(name, names, "columns")
+                return InputError(f"{self._where}: no column {name!r}; {among}")
+        known = ", ".join(names)
+        return InputError(
+            f"{self._where}: the column {missing!r} is missing; an event has: {known}"
+        )
 
 
 def read_key(columns: Sequence[Column], given: Mapping[str, str]) -> tuple[Any, ...]:
