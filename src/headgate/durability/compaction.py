@@ -16,7 +16,8 @@ import pyarrow as pa
 
 from headgate.durability import format as layout
 from headgate.durability.commit import SLOT, Mark
-from headgate.durability.frame import parts_of, results_of
+from headgate.durability.decoding import decoding
+from headgate.durability.frame import changes_in, meta_of, results_of
 from headgate.durability.replay import Replay, concatenated
 from headgate.durability.scan import Frame, LogReader
 from headgate.durability.snapshot import Block, Snapshot
@@ -65,21 +66,27 @@ def images_from_log(
         _collect(frame, replays, mark)
     names = [*mark.slots, *(base.tables() if base is not None else [])]
     worn = worn_files(base)
-    changes = {name: Changes(replay) for name, replay in replays.items()}
+    with decoding(log.folder, 0):
+        changes = {name: Changes(replay) for name, replay in replays.items()}
     return {name: _items(base, name, changes.get(name), worn) for name in dict.fromkeys(names)}
 
 
 def _collect(frame: Frame, replays: dict[str, Replay], mark: Mark) -> None:
-    for part in parts_of(frame.payload):
-        if part.kind == layout.PART_INPUT:
-            raise InvariantError(
-                f"epoch {frame.header.epoch} was logged as input: only the engine has the images"
-            )
-        if part.kind == layout.PART_CHANGES:
-            if part.name not in replays:
-                replays[part.name] = Replay()
-                replays[part.name].reserve(mark.slots.get(part.name, 0))
-            replays[part.name].apply(part.batch())
+    with frame.decoding():
+        _collect_parts(frame, replays, mark)
+
+
+def _collect_parts(frame: Frame, replays: dict[str, Replay], mark: Mark) -> None:
+    meta = meta_of(frame.payload)
+    if "input" in meta:
+        raise InvariantError(
+            f"epoch {frame.header.epoch} was logged as input: only the engine has the images"
+        )
+    for table, batch in changes_in(frame.payload, meta):
+        if table not in replays:
+            replays[table] = Replay()
+            replays[table].reserve(mark.slots.get(table, 0))
+        replays[table].apply(batch)
 
 
 def worn_files(base: Snapshot | None) -> set[int]:
@@ -204,5 +211,6 @@ def recorded_results(
 
 def _from_log(log: LogReader, epoch: int) -> list[pa.RecordBatch | Block]:
     frame = next(log.frames(log.locate(epoch), epoch))
-    results = results_of(frame.payload)
+    with frame.decoding():
+        results = results_of(frame.payload)
     return [] if results is None else [results]

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headgate.durability import format as layout
+from headgate.durability.decoding import accessing
 from headgate.durability.floor import hold
 from headgate.durability.format import Position
-from headgate.durability.frame import meta_of
+from headgate.durability.frame import commit_of
 from headgate.durability.head import Published, read_head
 from headgate.durability.manifest import read_manifest, version_at
 from headgate.durability.scan import Frame, LogReader, Tail, Torn, whole_frames
@@ -103,7 +104,8 @@ def verify(path: str | os.PathLike[str], disk: Disk | None = None) -> Report:
     folder = local_folder(path)
     if not disk.exists(os.path.join(folder, layout.MANIFEST_NAME)):
         raise InputError(f"there is no store at {folder}: check the path")
-    return _Examination(folder, disk).run()
+    with accessing(folder):
+        return _Examination(folder, disk).run()
 
 
 class _Examination:
@@ -265,12 +267,18 @@ class _Examination:
 
     def _note(self, frame: Frame) -> None:
         epoch = frame.header.epoch
-        self.report.epochs.append(epoch)
-        if "input" in meta_of(frame.payload):
-            self.report.inputs.append(epoch)
-        self.report.log_bytes += layout.RECORD_BYTES + frame.header.payload_length
         self._ends[epoch] = frame.end
         self._position = frame.end
+        try:
+            with frame.decoding():
+                commit = commit_of(frame.header, frame.payload)
+        except DamageError as error:
+            self._note_damage(error)
+            return
+        self.report.epochs.append(epoch)
+        if commit.input is not None:
+            self.report.inputs.append(epoch)
+        self.report.log_bytes += layout.RECORD_BYTES + frame.header.payload_length
 
     def _step_over(self, last_epoch: int | None) -> bool:
         """Go to the next whole frame behind damaged bytes; False when there is none."""

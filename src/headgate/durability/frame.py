@@ -16,6 +16,7 @@ import xxhash
 
 from headgate.durability import format as layout
 from headgate.durability.commit import Commit, Inlet
+from headgate.durability.decoding import batch_of, checked_changes, checked_meta, json_of
 from headgate.durability.format import Position
 from headgate.errors import InvariantError
 from headgate.io import File
@@ -328,7 +329,7 @@ class Part:
 
     def batch(self) -> pa.RecordBatch:
         """The record batch in this part; its arrays view the payload."""
-        return pa.ipc.open_stream(self.body).read_next_batch()
+        return batch_of(self.body)
 
 
 def parts_of(payload: pa.Buffer) -> Iterator[Part]:
@@ -340,7 +341,7 @@ def parts_of(payload: pa.Buffer) -> Iterator[Part]:
         name_start = place + layout.PART_HEADER.size
         body = place + layout.padded(layout.PART_HEADER.size + name_length)
         if body + body_length > payload.size:
-            raise InvariantError(f"a part at {place} of a whole payload passes its end")
+            raise ValueError(f"a part at {place} of the payload passes its end")
         name = bytes(view[name_start : name_start + name_length]).decode()
         yield Part(kind, name, payload.slice(body, body_length))
         place = body + layout.padded(body_length)
@@ -348,11 +349,27 @@ def parts_of(payload: pa.Buffer) -> Iterator[Part]:
 
 def meta_of(payload: pa.Buffer) -> dict[str, Any]:
     """The JSON of a payload."""
-    first = next(parts_of(payload))
-    if first.kind != layout.PART_META:
-        raise InvariantError(f"a payload begins with part kind {first.kind} in place of its meta")
-    meta: dict[str, Any] = json.loads(first.body.to_pybytes())
-    return meta
+    first = next(parts_of(payload), None)
+    if first is None or first.kind != layout.PART_META:
+        raise ValueError("a payload does not begin with its meta")
+    return checked_meta(json_of(first.body.to_pybytes()))
+
+
+def changes_in(
+    payload: pa.Buffer, meta: Mapping[str, Any], only: str | None = None
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """The changes in a payload, of all tables or of one, piece by piece with their tables.
+
+    They are as many as the meta says, and each slot is within its bounds.
+    """
+    left = dict(meta["rows"]) if only is None else {only: meta["rows"].get(only, 0)}
+    for part in parts_of(payload):
+        if part.kind == layout.PART_CHANGES and only in (None, part.name):
+            batch = part.batch()
+            left[part.name] = left.get(part.name, 0) - batch.num_rows
+            yield part.name, checked_changes(part.name, batch, meta["slots"].get(part.name, 0))
+    if any(left.values()):
+        raise ValueError(f"the changed rows are not those of the meta: {meta['rows']}")
 
 
 def results_of(payload: pa.Buffer) -> pa.RecordBatch | None:
@@ -364,13 +381,14 @@ def commit_of(header: layout.FrameHeader, payload: pa.Buffer) -> Commit:
     """A whole commit out of its frame."""
     meta = meta_of(payload)
     source = meta["source"]
-    tables = {part.name for part in parts_of(payload) if part.kind == layout.PART_CHANGES}
-    changes = {name: _batch_of(payload, layout.PART_CHANGES, name) for name in sorted(tables)}
+    changes: dict[str, list[pa.RecordBatch]] = {}
+    for table, piece in changes_in(payload, meta):
+        changes.setdefault(table, []).append(piece)
     return Commit(
         epoch=header.epoch,
         time_us=header.time_us,
         source=None if source is None else (source[0], source[1]),
-        changes={name: batch for name, batch in changes.items() if batch is not None},
+        changes={name: _joined(changes[name]) for name in sorted(changes)},
         results=results_of(payload),
         inlets=inlets_of(payload, meta),
         input=_batch_of(payload, layout.PART_INPUT, ""),
@@ -383,9 +401,11 @@ def _batch_of(payload: pa.Buffer, kind: int, name: str) -> pa.RecordBatch | None
     """The parts of a kind and name as one batch."""
     parts = (part for part in parts_of(payload) if part.kind == kind and part.name == name)
     batches = [part.batch() for part in parts]
-    if len(batches) <= 1:
-        return batches[0] if batches else None
-    return pa.concat_batches(batches)
+    return _joined(batches) if batches else None
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
 def inlets_of(payload: pa.Buffer, meta: Mapping[str, Any]) -> dict[str, Inlet]:

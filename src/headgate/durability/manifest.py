@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from headgate.durability import format as layout
+from headgate.durability.decoding import json_of
 from headgate.errors import DamageError, FormatError
 from headgate.io import Disk, read_file, replace_file
 
@@ -23,9 +24,9 @@ def read_manifest(disk: Disk, path: str) -> dict[str, Any]:
     """The declarations in the file; FileNotFoundError when there is none."""
     content = read_file(disk, path)
     try:
-        whole = json.loads(content)
+        whole = json_of(content)
         version, stored, manifest = whole["headgate"], whole["checksum"], whole["manifest"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError, MemoryError) as error:
         raise layout.damage(path, 0, "the manifest is not readable") from error
     if isinstance(version, int) and version > layout.VERSION:
         raise FormatError(

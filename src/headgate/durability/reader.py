@@ -16,9 +16,10 @@ import pyarrow as pa
 
 from headgate.durability import format as layout
 from headgate.durability.commit import SLOT, CommitInfo
+from headgate.durability.decoding import accessing, decoding
 from headgate.durability.floor import Hold, hold, hold_for, read_floor
 from headgate.durability.format import Position
-from headgate.durability.frame import meta_of, parts_of
+from headgate.durability.frame import changes_in, meta_of
 from headgate.durability.head import read_head
 from headgate.durability.manifest import read_manifest, version_at
 from headgate.durability.recorded import read_results
@@ -62,8 +63,10 @@ class StoreReader:
         """
         disk = disk if disk is not None else RealDisk()
         folder = local_folder(path)
+        file = os.path.join(folder, layout.MANIFEST_NAME)
         try:
-            manifest = read_manifest(disk, os.path.join(folder, layout.MANIFEST_NAME))
+            with accessing(file):
+                manifest = read_manifest(disk, file)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise InputError(f"there is no store at {folder}: check the path") from error
         return cls(folder, disk, manifest, held_from)
@@ -74,7 +77,8 @@ class StoreReader:
 
     def _head(self) -> Position:
         path = os.path.join(self.path, layout.HEAD_NAME)
-        newest = read_head(self._disk, path)
+        with accessing(path):
+            newest = read_head(self._disk, path)
         if newest is None:
             what = "neither slot of the head is whole (opening the store to write rebuilds it)"
             raise layout.damage(path, 0, what)
@@ -115,7 +119,7 @@ class StoreReader:
     @contextlib.contextmanager
     def _reading(self) -> Iterator[Hold]:
         """Hold what is read; where this process may take no lease, say so when it was removed."""
-        with self.hold() as held:
+        with accessing(self.path), self.hold() as held:
             try:
                 yield held
             except (DamageError, FileNotFoundError) as error:
@@ -151,7 +155,8 @@ class StoreReader:
                 finally:
                     snapshot.close()
             frame = next(self._log.frames(self._log.locate(epoch), epoch))
-            return int(meta_of(frame.payload)["slots"].get(table, 0))
+            with frame.decoding():
+                return int(meta_of(frame.payload)["slots"].get(table, 0))
 
     def table(
         self,
@@ -172,21 +177,24 @@ class StoreReader:
             replay = Replay(slot_range, columns)
             start = self._insert_snapshot(replay, table, epoch, slot_range)
             for frame in self._log.frames(start, epoch):
-                self._apply(replay, table, frame)
-            return replay.image() if with_slots else replay.image().drop_columns([SLOT])
+                with frame.decoding():
+                    self._apply(replay, table, frame)
+            with decoding(os.path.join(self.path, layout.LOG_FOLDER), 0):
+                image = replay.image()
+            return image if with_slots else image.drop_columns([SLOT])
 
     def _apply(self, replay: Replay, table: str, frame: Frame) -> None:
-        for part in parts_of(frame.payload):
-            if part.kind == layout.PART_INPUT:
-                raise InputError(
-                    f"epoch {frame.header.epoch} of {self.path} was logged as input (weak "
-                    "recovery): what it did to the tables cannot be read from the files before "
-                    "the next snapshot; ask the engine that writes it for its newest epoch, or "
-                    "open the store with recovery='strong' to have every later epoch readable"
-                )
-            if part.kind == layout.PART_CHANGES and part.name == table:
-                replay.reserve(meta_of(frame.payload)["slots"][table])
-                replay.apply(part.batch())
+        meta = meta_of(frame.payload)
+        if "input" in meta:
+            raise InputError(
+                f"epoch {frame.header.epoch} of {self.path} was logged as input (weak "
+                "recovery): what it did to the tables cannot be read from the files before "
+                "the next snapshot; ask the engine that writes it for its newest epoch, or "
+                "open the store with recovery='strong' to have every later epoch readable"
+            )
+        for _, batch in changes_in(frame.payload, meta, table):
+            replay.reserve(meta["slots"][table])
+            replay.apply(batch)
 
     def _checked(self, table: str, epoch: int | None) -> int:
         """The epoch to read; InputError when the store has no such table or epoch."""
@@ -258,7 +266,8 @@ def stored_names(declared: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _info(frame: Frame) -> CommitInfo:
-    meta = meta_of(frame.payload)
+    with frame.decoding():
+        meta = meta_of(frame.payload)
     source = meta["source"]
     return CommitInfo(
         epoch=frame.header.epoch,

@@ -65,7 +65,8 @@ def _results(
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     with held:
         for frame in log.frames(log.locate(first_epoch), last_epoch):
-            batch = results_of(frame.payload)
+            with frame.decoding():
+                batch = results_of(frame.payload)
             if batch is not None:
                 yield frame.header.epoch, batch
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from headgate.durability import format as layout
 from headgate.durability.commit import Commit, Inlet, Mark, Recovered
 from headgate.durability.format import Position
-from headgate.durability.frame import commit_of, inlets_of, meta_of, parts_of
+from headgate.durability.frame import changes_in, commit_of, inlets_of, meta_of
 from headgate.durability.head import Published
 from headgate.durability.receiver import Place, Receiver
 from headgate.durability.replay import Replay
@@ -85,14 +85,17 @@ class Rebuilt:
 
     def apply(self, frame: Frame) -> None:
         """Go one epoch on."""
+        with frame.decoding():
+            self._apply(frame)
+
+    def _apply(self, frame: Frame) -> None:
         meta = meta_of(frame.payload)
         if "input" in meta and self._before_input is None:
             self._before_input = self.mark()
         self.slots.update(meta["slots"])
         if self._before_input is None:
-            for part in parts_of(frame.payload):
-                if part.kind == layout.PART_CHANGES:
-                    self._place(part.name).apply(part.batch(), frame.header.epoch)
+            for table, batch in changes_in(frame.payload, meta):
+                self._place(table).apply(batch, frame.header.epoch)
         else:
             # What follows an input is for the engine: only it can say what the input did.
             self.pending.append(commit_of(frame.header, frame.payload))

@@ -11,12 +11,14 @@ import threading
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
 from headgate.durability import format as layout
+from headgate.durability.decoding import decoding
 from headgate.durability.format import FrameHeader, Position
 from headgate.errors import DamageError
 from headgate.io import Disk, File
@@ -35,6 +37,10 @@ class Frame:
     file: str
     offset: int
     end: Position
+
+    def decoding(self) -> AbstractContextManager[None]:
+        """While its content is being read: what cannot be is damage at its place."""
+        return decoding(self.file, self.offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +218,7 @@ class LogReader:
 
     def __init__(self, disk: Disk, folder: str) -> None:
         self._disk = disk
-        self._folder = folder
+        self.folder = self._folder = folder
         self._hopping = threading.Lock()
         self._places: dict[int, tuple[array[int], array[int]]] = {}
 

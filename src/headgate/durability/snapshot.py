@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from headgate.durability import format as layout
 from headgate.durability.commit import SLOT, Inlet, Mark
+from headgate.durability.decoding import batch_of, check_counts, checked_image, decoding, json_of
 from headgate.durability.format import Position
 from headgate.durability.frame import EncodeBuffer, batches_of, inlet_meta, pieces_of
 from headgate.durability.receiver import Place
@@ -202,8 +203,9 @@ class Snapshot:
         offset, length, checksum, _ = trailer
         if offset + length != end:
             raise layout.damage(self._file.path, end, "the footer does not end at the trailer")
-        footer: dict[str, Any] = json.loads(self._read(offset, length, checksum).to_pybytes())
-        return footer
+        content = self._read(offset, length, checksum)
+        with decoding(self._file.path, offset):
+            return _checked_footer(json_of(content.to_pybytes()))
 
     def _read(self, offset: int, length: int, checksum: int) -> pa.Buffer:
         return _read_checked(self._file, offset, length, checksum, self._seed)
@@ -224,7 +226,15 @@ class Snapshot:
         blocks = entry["blocks"] if entry else []
         wanted = [block for block in blocks if slot_range is None or _touches(block, slot_range)]
         for block in wanted or blocks[:1]:
-            yield self.batch(block)
+            yield self._image(table, block)
+
+    def _image(
+        self, table: str, block: Block, memory: EncodeBuffer | None = None
+    ) -> pa.RecordBatch:
+        """Rows of a table, whose slots are within the bounds that the footer gives."""
+        batch = self.batch(block, memory)
+        with decoding(self._file.path, block[0]):
+            return checked_image(table, batch, self._footer["tables"][table]["slots"])
 
     def read_into(self, table: str, place: Place) -> None:
         """Hand all of a table's rows to a place, of a long table by several threads."""
@@ -232,16 +242,19 @@ class Snapshot:
         ahead = _Ahead(self, blocks)
         threads = min(READ_THREADS_MAX, os.cpu_count() or 1)
         if len(blocks) < READ_BLOCKS_MIN or threads == 1:
-            self._hand_over(ahead, place)
+            self._hand_over(table, ahead, place)
             return
         with ThreadPoolExecutor(threads, thread_name_prefix="headgate-read") as pool:
-            for done in [pool.submit(self._hand_over, ahead, place) for _ in range(threads)]:
+            shared = (table, ahead, place)
+            for done in [pool.submit(self._hand_over, *shared) for _ in range(threads)]:
                 done.result()
 
-    def _hand_over(self, ahead: _Ahead, place: Place) -> None:
+    def _hand_over(self, table: str, ahead: _Ahead, place: Place) -> None:
         memory = EncodeBuffer()
         while (block := ahead.next()) is not None:
-            place.insert(self.batch(block, memory), self.epoch)
+            batch = self._image(table, block, memory)
+            with decoding(self._file.path, block[0]):
+                place.insert(batch, self.epoch)
 
     def blocks(self, table: str) -> list[Block]:
         """The blocks of a table as references, for a newer snapshot."""
@@ -262,6 +275,9 @@ class Snapshot:
     def _all_blocks(self) -> Iterator[Block]:
         for table in self._footer["tables"].values():
             yield from table["blocks"]
+        yield from self._other_blocks()
+
+    def _other_blocks(self) -> Iterator[Block]:
         for recorded in self._footer.get("recorded", {}).values():
             yield from recorded
         for inlet in self._footer["inlets"].values():
@@ -281,7 +297,11 @@ class Snapshot:
         """The rows of a block, here or where it refers to; they view the memory, if it is given."""
         file, seed = self.file_of(block)
         content = _read_checked(file, block[0], block[1], block[5], seed, memory)
-        return pa.ipc.open_stream(content).read_next_batch()
+        with decoding(file.path, block[0]):
+            batch = batch_of(content)
+            if batch.num_rows != block[2]:
+                raise ValueError(f"{batch.num_rows} rows in place of {block[2]}")
+            return batch
 
     def _holder(self, epoch: int) -> File:
         """The file of another snapshot, which may have been given up but for its blocks."""
@@ -322,13 +342,20 @@ class Snapshot:
 
     def verify_own(self) -> None:
         """Read every block of this file; what it refers to in others is their own affair."""
+        for table in self.tables():
+            for block in self._footer["tables"][table]["blocks"]:
+                if len(block) == _OWN_FIELDS:
+                    self._image(table, block)
         for block in self._all_blocks():
             if len(block) == _OWN_FIELDS:
                 self.batch(block)
 
     def verify(self) -> None:
         """Read every block; DamageError at the first that does not match."""
-        for block in self._all_blocks():
+        for table in self.tables():
+            for block in self._footer["tables"][table]["blocks"]:
+                self._image(table, block)
+        for block in self._other_blocks():
             self.batch(block)
         self.mark()
 
@@ -360,6 +387,25 @@ class _Ahead:
             return self._blocks[place]
 
 
+def _checked_footer(footer: dict[str, Any]) -> dict[str, Any]:
+    """The footer; ValueError unless all of it is of the form it must have."""
+    check_counts({name: table["slots"] for name, table in footer["tables"].items()})
+    lists = [table["blocks"] for table in footer["tables"].values()]
+    lists += footer.get("recorded", {}).values()
+    lists += [inlet["held"] or [] for inlet in footer["inlets"].values()]
+    for block in (block for blocks in lists for block in blocks):
+        whole = isinstance(block, list) and all(type(one) is int for one in block)
+        if not whole or len(block) not in (_OWN_FIELDS, _OWN_FIELDS + 2) or min(block[:3]) < 0:
+            raise ValueError(f"a block {block!r}")
+    for source in footer["sources"].values():
+        if [type(one) for one in source] != [int, int]:
+            raise ValueError(f"a source {source!r}")
+    for inlet in footer["inlets"].values():
+        if not isinstance(inlet["watermark_us"], int | None) or type(inlet["arrivals"]) is not int:
+            raise ValueError(f"an inlet {inlet!r}")
+    return footer
+
+
 def open_holder(disk: Disk, folder: str, epoch: int) -> File:
     """Open a file of blocks, whether it is still a snapshot or was given up by now.
 
@@ -379,6 +425,8 @@ def _read_checked(
     seed: int,
     memory: EncodeBuffer | None = None,
 ) -> pa.Buffer:
+    if offset + length > file.size():
+        raise layout.damage(file.path, offset, f"{length} bytes are beyond the end of the file")
     if memory is None:
         content = read_buffer(file, offset, length)
     else:
