@@ -3,41 +3,38 @@
 The fingerprint covers the generated source, the user's functions with all they call and refer to,
 the declarations, and the versions of Numba, Python and Headgate's own sources. A change in any of
 them is a new fingerprint, so a stale kernel is never found. What has no fingerprint is not cached.
+How compiled code is kept, and verified before it is read, is in state/kernels.py.
 """
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import functools
 import hashlib
-import importlib.util
-import os
+import linecache
 import platform
 import sys
 import types
 from pathlib import Path
 from typing import Any
 
-import numba
 import numpy as np
 
 from headgate.execution import bounds
 from headgate.execution.compiler import is_user_function, references
 from headgate.execution.output import Output
-from headgate.io import RealDisk, make_folders, read_file
+from headgate.io import RealDisk, read_file
+from headgate.state.kernels import GENERATED, cache_folder, numba, vault
 from headgate.state.table import Access, Table
 
+__all__ = [
+    "cache_folder", "code_fingerprint", "fingerprint", "is_known_good", "load_source",
+    "remember_good",
+]  # fmt: skip
+
 _DISK = RealDisk()
+_GOOD = b"compiled and accepted"
 _PLAIN = (int, float, complex, str, bytes, bool, type(None), np.generic)
-
-
-def cache_folder() -> Path:
-    """Where kernels are kept: HEADGATE_CACHE, or headgate/ in the user's cache folder."""
-    if chosen := os.environ.get("HEADGATE_CACHE"):
-        return Path(chosen)
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(base) / "headgate"
 
 
 @functools.cache
@@ -131,61 +128,37 @@ def _update_code(digest: Any, code: types.CodeType, seen: set[int]) -> None:
     _update(digest, code.co_consts, seen)
 
 
-_LOADED: dict[tuple[str, str], dict[str, Any]] = {}  # what this process has loaded before
+_LOADED: dict[tuple[str, str, str], dict[str, Any]] = {}  # what this process has loaded before
 
 
 def load_source(source: str, name: str, mark: str | None, scope: dict[str, Any]) -> dict[str, Any]:
-    """Run generated source with these names in scope, from a file that Numba can cache beside.
+    """Run generated source with these names in scope; what is compiled of it is kept on disk.
 
-    Without a fingerprint, or where the cache folder cannot be written, it runs from memory.
+    Without a fingerprint it is not kept. The source itself is only ever taken from memory.
     """
-    path = _written(source, name, mark) if mark else None
-    if path is not None and (str(path), source) in _LOADED:
-        return _LOADED[str(path), source]
-    if path is None:
+    key = name, mark or "", source
+    if mark is not None and key in _LOADED:
+        return _LOADED[key]
+    if mark is None:
         source = source.replace("@njit(nogil=True, cache=True)", "@njit(nogil=True)")
-    module = types.ModuleType(f"headgate_generated_{mark or 'unsaved'}")
+    module = types.ModuleType(f"{GENERATED}{mark or 'unsaved'}")
     module.__dict__.update(scope)
-    if path is not None:
-        module.__file__ = str(path)
-        spec = importlib.util.spec_from_file_location(module.__name__, path)
-        module.__spec__ = spec
-        # Numba pickles by module name when it writes a cache entry.
+    file = f"<headgate {name} {mark or 'unsaved'}>"
+    linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
+    if mark is not None:
+        # Numba pickles by module name when it keeps compiled code.
         sys.modules[module.__name__] = module
-    exec(compile(source, str(path or f"<{name}>"), "exec"), module.__dict__)
-    if path is not None:
-        _LOADED[str(path), source] = module.__dict__
+    exec(compile(source, file, "exec"), module.__dict__)
+    if mark is not None:
+        _LOADED[key] = module.__dict__
     return module.__dict__
-
-
-def _written(source: str, name: str, mark: str) -> Path | None:
-    path, content = cache_folder() / "kernels" / mark / f"{name}.py", source.encode()
-    try:
-        if not _DISK.exists(str(path)) or read_file(_DISK, str(path)) != content:
-            _write(path, content)
-    except OSError:
-        return None
-    return path
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file of the cache; another process that writes the same one does no harm."""
-    make_folders(_DISK, str(path.parent.absolute()))
-    fresh = f"{path}.{os.getpid()}.tmp"
-    file = _DISK.open(fresh, "create")
-    try:
-        file.write(0, content)
-    finally:
-        file.close()
-    _DISK.rename(fresh, str(path))
 
 
 def is_known_good(mark: str | None) -> bool:
     """Whether this very function was compiled and accepted before."""
-    return mark is not None and _DISK.exists(str(cache_folder() / "checked" / mark))
+    return mark is not None and vault().read(f"checked/{mark}") == _GOOD
 
 
 def remember_good(mark: str | None) -> None:
     if mark is not None:
-        with contextlib.suppress(OSError):
-            _write(cache_folder() / "checked" / mark, b"")
+        vault().write(f"checked/{mark}", _GOOD)

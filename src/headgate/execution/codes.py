@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
+
+from headgate.state.kernels import numba
 
 _FEW = 64  # a batch has about this many reasons at most; more are found by sorting
 

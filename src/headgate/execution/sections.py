@@ -11,9 +11,9 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-import numba
 import numpy as np
 
+from headgate.state.kernels import numba
 from headgate.state.layout import HEADER_EPOCH_SHIFT
 
 if TYPE_CHECKING:

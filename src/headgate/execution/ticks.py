@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import numba
 import numpy as np
 from llvmlite import ir as llvm
 from numba.core import types
@@ -17,6 +16,7 @@ from numba.extending import intrinsic
 from headgate.execution.pointers import get_word as get
 from headgate.execution.pointers import set_word as put
 from headgate.io import RealClock
+from headgate.state.kernels import numba
 
 USEFUL, SYNC, LOCK, ABORT = range(4)
 PARTS = ("useful", "sync", "lock", "abort")

@@ -11,11 +11,10 @@ it can run at once (T5), to BLK if it must wait again (T6).
 
 from __future__ import annotations
 
-import numba
-
 from headgate.execution.atomics import add, give_way, load, store, swap_if
 from headgate.execution.pointers import get_word as get
 from headgate.execution.pointers import set_word as put
+from headgate.state.kernels import numba
 
 BLK, RDY, EXE, ABT = 0, 1, 2, 3  # of a unit
 IDLE, QUEUED, TAKEN, DONE = 0, 1, 2, 3  # of a task

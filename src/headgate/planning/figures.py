@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import numba
 import numpy as np
 
 from headgate.planning.graph import Graph, Operations
 from headgate.planning.precedence import Precedence, Tasks
+from headgate.state.kernels import numba
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numba
 import numpy as np
+
+from headgate.state.kernels import numba
 
 NONE = np.int64(-1)
 

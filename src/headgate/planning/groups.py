@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
 from headgate.planning.graph import Operations
+from headgate.state.kernels import numba
 
 SHARE_MIN = 0.1  # a group smaller than this part of the batch is not worth a decision of its own
 

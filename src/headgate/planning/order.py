@@ -10,12 +10,12 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-import numba
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headgate.errors import InputError
+from headgate.state.kernels import numba
 from headgate.state.schema import BIGINT_MAX, ColumnType
 
 DIGIT_BITS = 11

@@ -12,10 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-import numba
 import numpy as np
 
 from headgate.planning.scratch import Scratch
+from headgate.state.kernels import numba
 
 TD, PD = 0, 1
 at: Any = np.uint64  # an index that cannot count from the end: the kernels need not ask

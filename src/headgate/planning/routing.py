@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numba
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headgate.errors import InputError
+from headgate.state.kernels import numba
 
 _FEW = 16  # routes that are compared one by one; more are looked up by Arrow
 

@@ -6,11 +6,11 @@ up beside busy readers waits many times longer to have it back.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 import pyarrow as pa
 
 from headgate.state.columns import to_stored
+from headgate.state.kernels import numba
 from headgate.state.layout import HEADER_EPOCH_SHIFT, WORD_BYTES
 from headgate.state.rows import Rows
 

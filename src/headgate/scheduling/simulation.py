@@ -17,13 +17,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import heappop, heappush
 
-import numba
 import numpy as np
 
 from headgate.errors import InputError
 from headgate.planning.graph import Graph, Operations, build_graph
 from headgate.planning.precedence import Precedence, Tasks, chain_tasks, plain_chains, unit_tasks
 from headgate.scheduling.decision import Thresholds
+from headgate.state.kernels import numba
 
 PARTITIONS_PER_CORE = 8  # as the real scheme has them
 CHUNKS_PER_CORE = 8  # a stratum of operations is taken in this many pieces by each

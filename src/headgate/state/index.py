@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 
+from headgate.state.kernels import numba
 from headgate.state.prefetch import prefetch
 
 SLOT_MASK = np.int64(0xFFFFFFFF)

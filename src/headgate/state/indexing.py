@@ -14,10 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
 
-import numba
 import numpy as np
 
 from headgate.state.index import ALIVE, RELEASED, TAG_MASK, WORD_BYTES, insert, mix
+from headgate.state.kernels import numba
 from headgate.state.prefetch import prefetch
 
 ROWS_MIN = 1 << 17  # a smaller table is filled by one thread

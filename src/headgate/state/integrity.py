@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import numba
 import numpy as np
 
 from headgate.state.constraint import Constraint, Reference, Unique
 from headgate.state.index import SLOT_MASK, TAG_MASK, mix
+from headgate.state.kernels import numba
 from headgate.state.rows import LOAD_FACTOR, Rows
 from headgate.state.table import Table
 

@@ -1,0 +1,151 @@
+"""Kernels: Numba, with a cache of compiled code that is verified before it is read.
+
+Numba unpickles its cache, and what it unpickles it runs. So the functions of this package, and the
+kernels that are generated in it, keep their compiled code in the vault (io/vault.py): one file for
+each function and types of arguments. Functions of others are cached as Numba does. Modules whose
+functions are cached take `numba` from here, and not from Numba itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+import os
+import pickle
+import platform
+import sys
+from pathlib import Path
+from types import FunctionType, SimpleNamespace
+from typing import Any
+
+import numba
+from numba.core import caching, dispatcher, serialize
+
+from headgate.io.vault import Vault
+
+__all__ = ["GENERATED", "cache_folder", "numba", "vault"]
+
+log = logging.getLogger("headgate")
+GENERATED = "headgate_generated_"  # modules of generated kernels, followed by their fingerprint
+_PACKAGE = "headgate."
+_ROOT = Path(__file__).resolve().parents[1]
+
+
+def cache_folder() -> Path:
+    """Where kernels are kept: HEADGATE_CACHE, or headgate/ in the user's cache folder."""
+    if chosen := os.environ.get("HEADGATE_CACHE"):
+        return Path(chosen).absolute()
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(base) / "headgate"
+
+
+def vault() -> Vault:
+    """The vault of compiled code."""
+    return Vault(cache_folder())
+
+
+class _Implementation(caching.CompileResultCacheImpl):
+    """What of a compiled function is kept; Numba's own, without its search for a folder."""
+
+    def __init__(self, py_func: FunctionType) -> None:
+        self._lineno = py_func.__code__.co_firstlineno
+        self._locator = SimpleNamespace(_py_file=py_func.__code__.co_filename)
+
+
+class VerifiedCache(caching.FunctionCache):
+    """The compiled code of one function."""
+
+    def __init__(self, py_func: FunctionType) -> None:
+        self._name = repr(py_func)
+        self._py_func = py_func
+        self._impl = _Implementation(py_func)
+        self._cache_path = str(cache_folder())
+        _file_digest(py_func.__code__.co_filename)  # as it is imported, not as it is changed later
+        self.enable()
+
+    def flush(self) -> None:
+        """Nothing is to be forgotten: what does not fit is not found."""
+
+    def _load_overload(self, sig: Any, target_context: Any) -> Any:
+        key = self._key(sig, target_context.codegen())
+        name = self._file(key)
+        if not self._enabled or name is None:
+            return None
+        payload = vault().read(name)
+        if payload is None:
+            return None
+        try:
+            found, reduced = pickle.loads(payload)
+            return self._impl.rebuild(target_context, reduced) if found == key else None
+        except Exception:  # written by something that is not here any more: compile it again
+            log.debug("compiled code in %s cannot be read", name, exc_info=True)
+            return None
+
+    def _save_overload(self, sig: Any, data: Any) -> None:
+        key = self._key(sig, data.codegen)
+        name = self._file(key)
+        if self._enabled and name is not None and self._impl.check_cachable(data):
+            vault().write(name, serialize.dumps((key, self._impl.reduce(data))))
+
+    def _key(self, sig: Any, codegen: Any) -> tuple[Any, ...]:
+        versions = numba.__version__, sys.version, platform.machine()
+        return (*self._index_key(sig, codegen), versions)
+
+    def _file(self, key: tuple[Any, ...]) -> str | None:
+        """The name of the file, None for what cannot be recognised again."""
+        folder = _folder(self._py_func)
+        if folder is None:
+            return None
+        code = self._py_func.__code__
+        word = hashlib.sha256(repr(key).encode()).hexdigest()[:32]
+        return f"{folder}/{self._py_func.__name__}-{code.co_firstlineno}-{word}.code"
+
+
+def _folder(function: FunctionType) -> str | None:
+    """The folder of a function's compiled code, named by all the sources that went into it."""
+    if function.__module__.startswith(GENERATED):
+        return f"kernels/{function.__module__.removeprefix(GENERATED)}"
+    files = sorted(_files_of(function))
+    digests = [_file_digest(name) for name in files]
+    if None in digests:
+        return None
+    relative = [os.path.relpath(name, _ROOT) for name in files]
+    stamp = hashlib.sha256(repr((relative, digests)).encode()).hexdigest()[:32]
+    return f"package/{stamp}"
+
+
+def _files_of(function: FunctionType) -> set[str]:
+    """The sources of a function and of all compiled functions of the package that it calls."""
+    found: set[str] = set()
+    functions, seen = [function], {function}
+    while functions:
+        one = functions.pop()
+        found.add(one.__code__.co_filename)
+        for name in one.__code__.co_names:
+            called = getattr(one.__globals__.get(name), "py_func", None)
+            if called is not None and called not in seen and _is_ours(called):
+                seen.add(called)
+                functions.append(called)
+    return found
+
+
+@functools.cache
+def _file_digest(path: str) -> str | None:
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError:
+        return None
+
+
+def _is_ours(function: Any) -> bool:
+    module = getattr(function, "__module__", None) or ""
+    return bool(module.startswith((_PACKAGE, GENERATED)))
+
+
+def _make_cache(function: Any) -> Any:
+    """What Numba asks for a cache: ours for what is ours, its own for all else."""
+    return VerifiedCache(function) if _is_ours(function) else caching.FunctionCache(function)
+
+
+dispatcher.FunctionCache = _make_cache
