@@ -69,7 +69,8 @@ def make_shape(
     made = _tables(draw, count, constrained)
     found = {}
     for number in range(routes or draw.choice((1, 1, 2, 3))):
-        wide = parameters if parameters and number == 0 else draw.randint(1, PARAMETERS_MAX)
+        most = parameters or PARAMETERS_MAX
+        wide = most if parameters and number == 0 else draw.randint(1, most)
         found[f"r{number}"] = _transaction(draw, f"shape_{seed}", number, made, wide)
     return Shape(made, found)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,17 +31,24 @@ OTHERS = (
     "tstream", "tstream-nothing", "tstream-socket", "tstream-static", "lwm", "lock", "timestamp",
 )  # fmt: skip
 SCHEMES = (*TRANSACTIONS, *UNITS, *OTHERS)
+PROMISED = ("auto", *SCHEMES)  # all that give the bytes of the serial one
 BATCHES = 3
 EVENTS = 40
-WIDEST = (1, shapes.TABLES_MAX, shapes.PARAMETERS_MAX)
-LONG_SEEDS = 60
+COSTLY_NS = 500_000.0  # as if a transaction took so long: the model then plans
+WIDEST = (1, shapes.TABLES_MAX, shapes.PARAMETERS_MAX, False, 1)
+SEEDS = (2, 5)  # of random shapes, each by some of the schemes
+LONG_SEEDS = range(100, 160)  # with --long, each by all of them
 
 
 @functools.cache
 def shape_of(
-    seed: int, tables: int | None = None, parameters: int | None = None, constrained: bool = False
+    seed: int,
+    tables: int | None = None,
+    parameters: int | None = None,
+    constrained: bool = False,
+    routes: int | None = None,
 ) -> shapes.Shape:
-    return shapes.make_shape(seed, tables, parameters, constrained)
+    return shapes.make_shape(seed, tables, parameters, constrained, routes)
 
 
 @functools.cache
@@ -63,25 +71,87 @@ def all_events(shape: shapes.Shape) -> list[Any]:
 def check(shape: shapes.Shape, scheme: str, threads: int, updates: bool = False) -> Sequence[Any]:
     """Run all batches by a scheme and compare all there is; returns the engine's decisions."""
     oracle, results = expected(shape, updates)
-    transactions = list(shape.routes.values())
     options = {"order_by": "ts", "route_by": "kind", "updates": updates}
-    with hg.open(None, tables=shape.tables, transactions=transactions) as engine:
-        for table, rows in shapes.make_rows(5, shape).items():
-            engine.load(table, rows)
+    with opened(shape) as engine:
         for events, wanted in zip(all_events(shape), results, strict=True):
+            for program in engine._programs.values():
+                program.cost_ns = COSTLY_NS
             found = engine.run(shape.routes, events, scheme=scheme, threads=threads, **options)
-            assert results_difference(found, wanted) is None, scheme
-        assert difference(engine, oracle) is None, scheme
-        return engine.decisions()
+            assert results_difference(found, wanted) is None, f"{scheme} on {threads} threads"
+        assert difference(engine, oracle) is None, f"{scheme} on {threads} threads"
+        decisions = engine.decisions()
+    for decision in decisions:
+        assert "compile" not in decision.why
+    return decisions
 
 
-def compiled(decisions: Sequence[Any]) -> bool:
-    return not any("compile" in decision.why for decision in decisions)
+def opened(shape: shapes.Shape) -> hg.Engine:
+    engine = hg.open(None, tables=shape.tables, transactions=list(shape.routes.values()))
+    for table, rows in shapes.make_rows(5, shape).items():
+        engine.load(table, rows)
+    return engine
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_the_widest_shape_runs_in_every_scheme(scheme: str) -> None:
     shape = shape_of(*WIDEST)
-    assert shape.widths[0] == (shapes.TABLES_MAX, shapes.PARAMETERS_MAX)
+    assert shape.widths == [(shapes.TABLES_MAX, shapes.PARAMETERS_MAX)]
     for threads in (1, 2, 3):
-        assert compiled(check(shape, scheme, threads))
+        check(shape, scheme, threads)
+
+
+def test_the_widest_shape_has_what_makes_it_hard() -> None:
+    (signature,) = (one.signature for one in shape_of(*WIDEST).routes.values())
+    modes = {(one.form, one.create, one.read_only) for one in signature.accesses}
+    assert signature.output is not None
+    assert {form for form, _, _ in modes} == {"at", "each"}
+    assert {create for _, create, _ in modes} == {True, False}
+    results = [row for batch in expected(shape_of(*WIDEST), False)[1] for row in batch]
+    reasons = {row["reason"] for row in results}
+    assert {None, "early", "late", "missing key: t0"} <= reasons
+
+
+def test_the_model_plans_the_widest_shape_in_batch_after_batch() -> None:
+    decisions = check(shape_of(*WIDEST), "auto", 2)
+    assert {one.scheme for one in decisions} - {"serial"}
+
+
+def test_without_any_order_it_runs_to_its_end() -> None:
+    shape = shape_of(*WIDEST)
+    with opened(shape) as engine:
+        options = {"order_by": "ts", "route_by": "kind", "scheme": "nolock", "threads": 3}
+        for events in all_events(shape):
+            assert engine.run(shape.routes, events, **options).num_rows == EVENTS
+
+
+@pytest.mark.parametrize("scheme", ["serial", "auto", "strata", "pat", "lock", "timestamp", "lwm"])
+def test_rows_in_between_are_those_of_the_serial_order(scheme: str) -> None:
+    check(shape_of(*WIDEST), scheme, 2, updates=True)
+
+
+@pytest.mark.parametrize("scheme", ["serial", "auto", "ready", "timestamp", "tstream"])
+def test_wide_constraints_hold(scheme: str) -> None:
+    shape = shape_of(23, shapes.TABLES_MAX, 10, True, 2)
+    results = [row for batch in expected(shape, False)[1] for row in batch]
+    reasons = {str(row["reason"]).split(":")[0] for row in results}
+    assert {"unique failed", "reference failed"} <= reasons
+    check(shape, scheme, 2)
+
+
+@pytest.mark.parametrize("scheme", ["auto", "strata", "ready-operation-lazy", "tstream", "lock"])
+def test_a_routed_set_of_wide_transactions(scheme: str) -> None:
+    check(shape_of(4, shapes.TABLES_MAX, 6, False, 3), scheme, 3)
+
+
+def test_shapes_by_schemes_by_threads(
+    long_run: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shape after shape, each by every few schemes, or with --long by all, on 1 to 3 threads."""
+    if long_run:
+        monkeypatch.setenv("HEADGATE_CACHE", str(tmp_path))  # what is compiled once only
+    for seed in LONG_SEEDS if long_run else SEEDS:
+        most = () if long_run else (4, 5)
+        shape = shapes.make_shape(seed, *most, constrained=seed % 7 == 0)
+        for place, scheme in enumerate(PROMISED):
+            if long_run or place % len(SEEDS) == SEEDS.index(seed):
+                check(shape, scheme, 1 + (seed + place) % 3, updates=(seed + place) % 11 == 0)
