@@ -15,7 +15,7 @@ from headgate.results import results_schema
 from headgate.state.constraint import check_reference
 from headgate.state.integrity import first_violation
 from headgate.state.rows import Rows
-from headgate.state.schema import Column, ColumnType, Schema, is_wider
+from headgate.state.schema import Column, ColumnType, Schema, is_wider, refuse_twins
 from headgate.state.storage import Storage, fresh_name
 from headgate.state.table import Table
 from headgate.suggestion import advice
@@ -122,6 +122,7 @@ def merge_tables(declared: Iterable[Table], stored: Mapping[str, Any]) -> dict[s
         if table.name in found:
             _refuse_difference(table, found[table.name])
         found[table.name] = table
+    refuse_twins(found, "tables", "the store and the program")
     return found
 
 
@@ -273,6 +274,9 @@ def merge_stream(name: str, stored: Mapping[str, Any] | None, results: Schema) -
     text = None if stored is None else stored["results"]
     columns = {} if text is None else {c.name: c for c in Schema.parse(text, structs=True)}
     for column in results:
+        if column.name not in columns:
+            twins = [one for one in columns if one.lower() == column.name.lower()]
+            refuse_twins([*twins[:1], column.name], "results columns", f"stream {name!r}")
         known = columns.setdefault(column.name, column).type
         joined = _joined(known, column.type)
         if joined is None:

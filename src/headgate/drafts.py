@@ -12,7 +12,15 @@ from typing import Any
 
 from headgate.errors import DeclarationError
 from headgate.state.check import names_in, renamed_in
-from headgate.state.schema import Column, ColumnType, Schema, default_value, is_wider, widened_value
+from headgate.state.schema import (
+    Column,
+    ColumnType,
+    Schema,
+    default_value,
+    is_wider,
+    refuse_twins,
+    widened_value,
+)
 from headgate.state.storage import Storage
 from headgate.state.table import Table
 
@@ -235,6 +243,7 @@ class Drafts:
         draft = self[old]
         if new in self.tables:
             raise DeclarationError(f"there is a table {new!r} already")
+        refuse_twins([*(one for one in self.tables if one != old), new], "tables", "the store")
         draft.name = new
         self.tables = {new if name == old else name: one for name, one in self.tables.items()}
         for one in self.tables.values():

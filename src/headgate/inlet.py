@@ -31,7 +31,7 @@ from headgate.query.stored import UNROUTED
 from headgate.state.columns import StoredColumn, to_stored
 from headgate.state.fitting import conform, decoded, joined, one_array, unmarked
 from headgate.state.objects import FAULT_WORDS, TEXT_FAULT
-from headgate.state.schema import Column, ColumnType, Schema, split_list
+from headgate.state.schema import Column, ColumnType, Schema, refuse_twins, split_list
 from headgate.state.table import Access
 from headgate.transactions import RESULT_COLUMNS, Transaction
 
@@ -184,7 +184,9 @@ def make_plan(
     ordered = {column.name for column in columns}  # they are in the results anyway
     copied = tuple(one for one in parse_carry(carry) if one not in ordered)
     plan = Plan(route, columns, delay, late, name, scheme, isolation, updates, idle_us, copied)
+    refuse_twins(plan.columns, "event columns", "the transactions of one stream")
     taken = {*RESULT_COLUMNS, *plan.outputs, *ordered}
+    refuse_twins([*taken, *copied, *plan.updated], "results columns", "one stream")
     for one in copied:
         if one in taken or one in plan.updated:
             raise InputError(

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from headgate.errors import DeclarationError, InputError, not_among
+from headgate.state.schema import refuse_twins
 from headgate.state.table import Table
 from headgate.transactions import Transaction
 
@@ -37,6 +38,8 @@ def by_name(items: Any, what: str, kind: type) -> dict[str, Any]:
         if name in found:
             raise DeclarationError(_twice(item, found[name], what))
         found[name] = item
+    if kind is Table:
+        refuse_twins(found, "tables", f"{what}s=")
     return found
 
 

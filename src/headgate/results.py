@@ -22,6 +22,7 @@ from headgate.state.rows import stored_column
 from headgate.state.schema import Column, Schema
 from headgate.state.table import Access
 
+_GIVING_WAY = frozenset(("items", "values", "get"))  # methods of `Result`
 _INDEX_TYPES = {"b": pa.int8(), "i": pa.int32()}
 FIRST_COLUMNS = "epoch bigint, position bigint, transaction string, outcome string, reason string"
 _OUTCOMES = pa.array(OUTCOMES, pa.string())
@@ -296,6 +297,11 @@ class Result(Mapping[str, Any]):
 
     >>> Result({"outcome": "aborted", "reason": "closed"}).reason
     'closed'
+
+    A column goes before a method of its name; `keys` and `committed` are no columns of an output.
+
+    >>> Result({"outcome": "committed", "items": 3}).items
+    3
     """
 
     def __init__(self, columns: Mapping[str, Any]) -> None:
@@ -310,10 +316,21 @@ class Result(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._columns)
 
+    def __getattribute__(self, name: str) -> Any:
+        if name in _GIVING_WAY and name in self._columns:
+            return self._columns[name]
+        return object.__getattribute__(self, name)
+
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name not in self._columns:
-            raise AttributeError(f"the result has no column {name!r}: {', '.join(self._columns)}")
-        return self._columns[name]
+        columns = self.__dict__.get("_columns", {})  # there are none while it is unpickled
+        if name not in columns:
+            raise AttributeError(f"the result has no column {name!r}: {', '.join(columns)}")
+        return columns[name]
+
+    def __eq__(self, other: object) -> bool:
+        return dict(self) == dict(other) if isinstance(other, Mapping) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # as every mapping
 
     @property
     def committed(self) -> bool:

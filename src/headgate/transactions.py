@@ -29,6 +29,7 @@ from headgate.state.schema import Schema
 from headgate.state.table import Access
 
 RESULT_COLUMNS = ("epoch", "position", "transaction", "outcome", "reason")
+RESULT_WORDS = ("committed", "keys")  # of `Result`, which no column may mean instead
 
 
 if TYPE_CHECKING:
@@ -82,9 +83,14 @@ def output(schema: str) -> OutputParameter:
     for column in parsed:
         if column.type.element is not None:
             raise DeclarationError(f"output: column {column.name!r}: arrays are not supported")
-        if column.name in RESULT_COLUMNS:
+        if column.name.lower() in RESULT_COLUMNS:
             raise DeclarationError(
                 f"output: column {column.name!r} is a column of every result; choose another name"
+            )
+        if column.name in RESULT_WORDS:
+            raise DeclarationError(
+                f"output: column {column.name!r}: every result has a {column.name!r} of its own; "
+                "choose another name"
             )
     return cast(OutputParameter, Output(parsed))
 

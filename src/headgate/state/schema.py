@@ -9,7 +9,7 @@ import datetime
 import decimal
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -135,6 +135,18 @@ def has_struct(kind: ColumnType) -> bool:
     return bool(kind.fields) or (kind.element is not None and has_struct(kind.element))
 
 
+def refuse_twins(names: Iterable[str], what: str, where: str) -> None:
+    """Refuse names that differ in case only: to Spark and to DuckDB they are one."""
+    known: dict[str, str] = {}
+    for name in names:
+        other = known.setdefault(name.lower(), name)
+        if other != name:
+            raise DeclarationError(
+                f"{where}: the {what} {other!r} and {name!r} differ in case only, and Spark and "
+                "SQL take them for one; rename one of them"
+            )
+
+
 def _name(name: str) -> str:
     return name if re.fullmatch(r"\w+", name) else f"`{name}`"
 
@@ -168,6 +180,8 @@ class Schema:
                 raise DeclarationError(f"{where}: column {name!r} is declared twice")
             if name.startswith("__"):
                 raise DeclarationError(f"{where}: column {name!r}: names in __ are reserved")
+        if not structs:  # with them, it was declared before
+            refuse_twins(names, "columns", where)
         for column in columns:
             if not structs and has_struct(column.type):
                 raise DeclarationError(
