@@ -192,9 +192,9 @@ def test_a_closed_engine_says_so_and_may_be_closed_twice(tmp_path: Path) -> None
 
 def test_what_an_engine_looks_like(tmp_path: Path) -> None:
     with opened(tmp_path / "store") as engine:
-        assert repr(engine) == f"<engine {tmp_path / 'store'} at epoch 0: accounts>"
+        assert repr(engine) == f"<engine {tmp_path / 'store'} at epoch 0: accounts, put>"
     with opened(None) as engine:
-        assert repr(engine) == "<engine in memory at epoch 0: accounts>"
+        assert repr(engine) == "<engine in memory at epoch 0: accounts, put>"
 
 
 def test_slots_of_deleted_rows_are_used_again_across_stops(tmp_path: Path) -> None:
