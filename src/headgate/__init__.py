@@ -27,11 +27,14 @@ if TYPE_CHECKING:
         StoreError,
     )
     from headgate.execution.actions import abort, decimal, delete
+    from headgate.exposition import prometheus
+    from headgate.metrics import Metrics, StreamMetrics
     from headgate.migrating import Trial, migrate
     from headgate.migrations import Migration
     from headgate.parameters import Event, Output, Row, Rows
     from headgate.query.answer import Answer
     from headgate.results import Result
+    from headgate.spark.progress import listen
     from headgate.spark.session import register
     from headgate.state.table import Table
     from headgate.transactions import Transaction, output, transaction
@@ -52,6 +55,7 @@ __all__ = [
     "InvariantError",
     "LimitError",
     "LockedError",
+    "Metrics",
     "Migration",
     "Output",
     "Result",
@@ -60,6 +64,7 @@ __all__ = [
     "Rows",
     "ServerError",
     "StoreError",
+    "StreamMetrics",
     "Table",
     "Transaction",
     "Trial",
@@ -67,9 +72,11 @@ __all__ = [
     "connect",
     "decimal",
     "delete",
+    "listen",
     "migrate",
     "open",
     "output",
+    "prometheus",
     "register",
     "transaction",
 ]
@@ -91,6 +98,9 @@ _HOMES = {
     "migrations": "Migration",
     "query.answer": "Answer",
     "results": "Result",
+    "metrics": "Metrics StreamMetrics",
+    "exposition": "prometheus",
+    "spark.progress": "listen",
     "spark.session": "register",
     "state.table": "Table",
     "transactions": "Transaction output transaction",

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+import pyarrow as pa
+
+from headgate.carrying import resolve_carry
 from headgate.durability.reader import stored_names
 from headgate.errors import DeclarationError, FormatError
 from headgate.inlet import Plan, Route, updated_columns
@@ -346,6 +350,12 @@ def first_names(streams: Mapping[str, Any]) -> dict[str, str]:
         called, first, _ = recorded_names(streams, name)[0]
         found[name] = called if first == 0 else f"{called}@{first}"
     return {name: called for name, called in found.items() if called != name}
+
+
+def with_carried(streams: Mapping[str, Any], plan: Plan, given: pa.Schema | None) -> Plan:
+    """The plan with the types of what it carries, as events of this schema have them."""
+    known = carried_before(streams, plan)
+    return replace(plan, carried=resolve_carry(plan.carry, plan.event, known, given))
 
 
 def declared_streams(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -26,9 +27,8 @@ import pyarrow as pa
 from headgate import owners
 from headgate.calling import Call, Calling, event_columns
 from headgate.calls import checked_key, keyed
-from headgate.carrying import carried_kinds, resolve_carry, with_nulls
+from headgate.carrying import carried_kinds, with_nulls
 from headgate.declarations import (
-    carried_before,
     check_format,
     check_parents,
     declared_streams,
@@ -39,6 +39,7 @@ from headgate.declarations import (
     refuse_broken,
     refuse_forgotten,
     storages_of,
+    with_carried,
 )
 from headgate.display import html_table, names
 from headgate.durability import Commit, Retention
@@ -56,6 +57,7 @@ from headgate.io import Clock, Disk, RealClock
 from headgate.journal import Journal
 from headgate.loading import Loading
 from headgate.memory import Memory, Source
+from headgate.metrics import Meter, Metrics
 from headgate.migrating import checked, migrated
 from headgate.migrations import Migration
 from headgate.naming import by_name, check_tables_known, find_route, find_table, find_transaction
@@ -80,10 +82,10 @@ from headgate.results import (
     with_epoch,
 )
 from headgate.scheduling.decision import Decision
-from headgate.sources import Caller, EngineInlet, Sources
+from headgate.sources import Applied, Caller, EngineInlet, Sources
 from headgate.state.storage import Storages
 from headgate.state.table import Table
-from headgate.streams import Idle, Streams, check_flush
+from headgate.streams import Idle, Streams, check_flush, latest_seen_us
 from headgate.transactions import Transaction
 
 if TYPE_CHECKING:
@@ -91,6 +93,8 @@ if TYPE_CHECKING:
 
 # A transaction or its name, or several of them by the value of the column `route_by`.
 Routes = Transaction | str | Mapping[Any, Transaction | str]
+
+LOG = logging.getLogger("headgate.engine")
 
 
 def open_engine(
@@ -160,7 +164,7 @@ class Engine:
                 f"recovery is 'strong' or 'weak', changed_code 'refuse' or 'accept'; "
                 f"not {recovery!r}, {changed_code!r}"
             )
-        self._clock = clock
+        self._clock, self._now = clock, clock.monotonic
         self._journal = journal
         self._is_weak = recovery == "weak" and journal.store is not None
         self._accepts_changed_code = changed_code == "accept"
@@ -191,7 +195,7 @@ class Engine:
         self._streams = declared_streams(manifest.get("streams", {}), self.transactions)
         self._memory = Memory(self.tables, Storages(storages_of(manifest, self.tables)))
         self._streams_seen = Streams(self._memory)
-        self._idle = Idle(self._flush_idle, self._clock)
+        self._idle = Idle(self._flush, self._clock)
         self._loading = Loading(
             self._memory, self._journal, self._guard, self._clock, self._declare
         )
@@ -215,6 +219,8 @@ class Engine:
         refuse_broken(self._memory.rows, manifest.get("tables", {}))
         self._memory.note_loaded(manifest.get("loaded"))
         self._declare()
+        self._streams_seen.begin()
+        LOG.info("opened %r", self)
 
     def _recover(self) -> None:
         recovered = self._journal.recover(self._memory.restoring)
@@ -337,7 +343,7 @@ class Engine:
     def _run_pipelined(self, plan: Plan, table: pa.Table, batch_size: int) -> pa.Table:
         """One batch after another; the log of one is written while the next one runs."""
         parts, before = [], None
-        self._streams_seen.note(plan.inlet_name(None))
+        self._streams_seen.note(plan, plan.inlet_name(None))
         for first in range(0, table.num_rows, batch_size):
             with self._lock, self._guard.running():
                 results, epoch, _ = self._process(
@@ -345,7 +351,7 @@ class Engine:
                 )
             parts.append(results)
             if before is not None:
-                self._guard.wait(before)  # no further ahead of the disk than this
+                self._await_durable(plan, before)  # no further ahead of the disk than this
             before = epoch
         self._guard.wait(epoch)
         return pa.concat_tables(parts)
@@ -436,22 +442,12 @@ class Engine:
         self._guard.wait(epoch)
         return results
 
-    def _flush_idle(self, plan: Plan, inlet: str, is_due: Callable[[], bool]) -> None:
-        self._flush(plan, inlet, is_due)
-
     def _check(self, plan: Plan, given: pa.Schema) -> None:
         """Refuse events of this schema as a batch of them would be; nothing runs."""
         with self._lock, self._guard.running():
             program = self._program(plan.route.transactions, plan.updates)
             plan.arranger(program).check(given)
-            resolve_carry(plan.carry, plan.event, carried_before(self._streams, plan), given)
-
-    def _note_idle(self, plan: Plan, inlet: str) -> None:
-        """From now on the inlet's idle time runs anew."""
-        if plan.idle_us is None:
-            return
-        state = self._memory.inlets.get(inlet)
-        self._idle.note(plan, inlet, state is not None and state.held is not None)
+            with_carried(self._streams, plan, given)
 
     def sink(
         self,
@@ -486,7 +482,7 @@ class Engine:
             carry,
             idle,
         )
-        ways = (self._apply, self._flush, self._check, self._streams_seen.held)
+        ways = (self._apply, self._flush, self._check, self._streams_seen.held, self.applied)
         return Sink(EngineInlet(plan, *ways))
 
     def _plan(
@@ -522,7 +518,7 @@ class Engine:
             self._note_streams(plan)
             self._plans[key] = plan
             if plan.name is not None:
-                self._note_idle(plan, plan.name)  # it may hold events from before a restart
+                self._idle.note(plan, plan.name, self._memory.inlets)  # held before a restart
         return plan
 
     def _carrying(self, plan: Plan, given: pa.Schema | None) -> Plan:
@@ -530,16 +526,14 @@ class Engine:
         if not plan.carry or plan.carried:
             return plan
         kinds = carried_kinds(plan.carry, given)
-        if kinds not in plan.carrying:
-            with self._lock, self._guard.running():
-                known = carried_before(self._streams, plan)
-                carried = resolve_carry(plan.carry, plan.event, known, given)
-                found = replace(plan, carried=carried)
-                self._note_streams(found)
-            if any(kind is None for _, kind in carried):
-                return found  # another batch may know better
-            plan.carrying[kinds] = found
-        return plan.carrying[kinds]
+        if kinds in plan.carrying:
+            return plan.carrying[kinds]
+        with self._lock, self._guard.running():
+            found = with_carried(self._streams, plan, given)
+            self._note_streams(found)
+            if None not in dict(found.carried).values():  # else another batch may know better
+                plan.carrying[kinds] = found
+        return found
 
     def _note_streams(self, plan: Plan) -> None:
         """The manifest tells readers the columns of each transaction's results stream."""
@@ -558,15 +552,20 @@ class Engine:
         """One batch, one epoch, exactly once per source; returns its results when durable."""
         plan = self._carrying(plan, events.schema)
         with self._lock, self._guard.running():
-            self._streams_seen.note(plan.inlet_name(source))
+            self._streams_seen.note(plan, plan.inlet_name(source))
             if source is not None and self._sources.has_applied(source, caller):
-                self._note_idle(plan, plan.inlet_name(source))
+                self._idle.note(plan, plan.inlet_name(source), self._memory.inlets)
                 return self._sources.recorded(plan, source, self._guard.wait)
             if events.num_rows == 0:
                 return self._empty(plan)
             results, epoch, _ = self._process(plan, events, source)
-        self._guard.wait(epoch)
+        self._await_durable(plan, epoch)
         return results
+
+    def _await_durable(self, plan: Plan, epoch: int) -> None:
+        began = self._now()
+        self._guard.wait(epoch)
+        self._streams_seen.meter(plan).steps["sync"].note(self._now() - began)
 
     @ahead_of_readers
     def _process(
@@ -581,11 +580,12 @@ class Engine:
         """Order, resolve, execute and append one batch, not yet durable; returns its results, its
         epoch, and the event row that each result is of."""
         program = self._program(plan.route.transactions, plan.updates)
-        inlet = plan.inlet_name(source)
+        inlet, meter, began = plan.inlet_name(source), self._streams_seen.meter(plan), self._now()
         arranged = plan.arranger(program).arrange(events, self._memory.inlets.get(inlet))
         moved = dict(inlets or {})
         if arranged.state is not None:
             moved[inlet] = arranged.state
+        ordered = self._now()
         with self._guard.all_or_stopped():
             program.resolve(arranged.works)
             execution = program.execute(
@@ -597,9 +597,14 @@ class Engine:
             border = Border.of(events, plan) if self._is_weak and inlets is None else Border()
             rows, results = event_rows(arranged), with_epoch(batch, self._memory.epoch + 1)
             known = self._memory.calls.note(keyed(events, rows, results))
-            self._commit(execution, batch, source, moved, border, known, later=later)
-        if inlets is None:
-            self._note_idle(plan, inlet)
+            executed = self._now()
+            self._commit(execution, batch, source, moved, border, known, meter, later=later)
+        if not self._is_replaying:
+            latest_us, times = latest_seen_us(plan, arranged, batch), (began, ordered, executed)
+            meter.note_batch(batch, latest_us, times, is_flush=inlets is not None)
+            self._sources.note(source, batch, self._memory.epoch, meter.name, inlet)
+            if inlets is None:
+                self._idle.note(plan, inlet, self._memory.inlets)
         return results, self._memory.epoch, rows
 
     def _commit(
@@ -610,6 +615,7 @@ class Engine:
         inlets: Mapping[str, InletState],
         border: Border,
         known: Mapping[str, pa.RecordBatch],
+        meter: Meter,
         *,
         later: bool,
     ) -> None:
@@ -625,9 +631,8 @@ class Engine:
                 {} if is_input else memory.storages.to_files({**changes, **known}), batch, inlets,
                 border.input, border.fingerprint, memory.used_slots() if is_input else {},
             )  # fmt: skip
-            self._journal.append(commit, later=later)
+            self._journal.append(commit, later=later, meter=meter)
         memory.advance(source, inlets, execution.changed, changes)
-        self._sources.note(source, batch, memory.epoch)
         if not self._is_replaying:
             images = memory.images if self._is_weak else None
             self._journal.snapshot_when_due(memory.epoch, images)
@@ -703,9 +708,13 @@ class Engine:
         with self._lock:
             return [one for program in self._programs.values() for one in program.decisions]
 
-    def metrics(self) -> dict[str, int]:
-        """Counts since the engine was opened: `retries` of transactions that had to run again."""
-        return {"retries": sum(program.retries for program in self._programs.values())}
+    def metrics(self) -> Metrics:
+        """What was counted since the engine was opened; `hg.prometheus(engine)` is it as text."""
+        return self._streams_seen.metrics(self._journal, self._programs, self.epoch, self._clock)
+
+    def applied(self, query: str, batch: int) -> tuple[Applied, ...]:
+        """What became of a micro-batch that a query handed to sinks of this engine lately."""
+        return self._sources.applied(query, batch)
 
     def snapshot(self) -> None:
         """Write all tables as a snapshot now: the store then opens without what was logged before.
@@ -735,6 +744,7 @@ class Engine:
                 self._journal.close()
             finally:
                 self._guard.stop(reason)
+                LOG.info("closed %r", self)
 
     def owns(self, path: str, disk: Disk | None) -> bool:
         """Whether this engine has the store at the path open for writing."""

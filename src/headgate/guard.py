@@ -7,6 +7,7 @@ fork would never be free there.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import weakref
@@ -16,6 +17,7 @@ from contextlib import contextmanager
 from headgate.errors import StoreError, describe, forked
 from headgate.journal import Journal
 
+LOG = logging.getLogger("headgate.engine")
 CLOSED = "it was closed"
 
 
@@ -82,6 +84,8 @@ class Guard:
         """From now on nothing runs and nothing is read; the first reason is the one that stays."""
         if self.reason is None:
             self.reason = reason
+            if reason != CLOSED:
+                LOG.error("the engine is stopped: %s; open it again", reason)
         self.hide()
 
     @contextmanager

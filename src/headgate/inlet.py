@@ -96,13 +96,20 @@ class Plan:
                 found.setdefault(column.name, column)
         return Schema(tuple(found.values()))
 
+    @cached_property
+    def label(self) -> str:
+        """The name under which the stream is counted."""
+        if self.name is not None:
+            return self.name
+        return ", ".join(transaction.name for transaction in self.route.transactions)
+
     def inlet_name(self, source: tuple[str, int] | None) -> str:
         """Order state belongs to the name a user gave, or to the query, or to the transactions."""
         if self.name is not None:
             return self.name
         if source is not None:
             return f"query {source[0]}"
-        return "run " + ", ".join(transaction.name for transaction in self.route.transactions)
+        return f"run {self.label}"
 
     @cached_property
     def updated(self) -> dict[str, Column]:

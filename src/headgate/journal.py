@@ -9,6 +9,7 @@ is at once as durable as it will ever be.
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -26,16 +27,23 @@ from headgate.durability import (
     check_durability,
 )
 from headgate.errors import InvariantError, StoreError
-from headgate.io import Clock, Disk
+from headgate.io import Clock, Disk, RealClock
+from headgate.metrics import Meter, Stopwatch
 
+LOG = logging.getLogger("headgate.store")
 SNAPSHOT_LOG_BYTES = 256 << 20  # recovery replays at most about this much log
 
 
 class Journal:
     """A store with one thread that writes the log behind the engine and one for snapshots."""
 
-    def __init__(self, store: Store | None) -> None:
+    def __init__(self, store: Store | None, clock: Clock | None = None) -> None:
         self.store = store
+        self._now = (clock or RealClock()).monotonic
+        self.log: Stopwatch = Stopwatch()
+        self.sync: Stopwatch = Stopwatch()
+        self.snapshots: Stopwatch = Stopwatch()
+        self.log_bytes: int = 0  # written since it was opened
         self._writers: ThreadPoolExecutor | None = None
         self._snapshots: ThreadPoolExecutor | None = None
         self._snapshot: Future[int] | None = None
@@ -56,7 +64,7 @@ class Journal:
         if path is None:
             check_durability(durability)
             return cls(None)
-        return cls(Store.open(path, disk, clock, durability=durability, retain=retain))
+        return cls(Store.open(path, disk, clock, durability=durability, retain=retain), clock)
 
     @property
     def disk(self) -> Disk:
@@ -91,36 +99,45 @@ class Journal:
         if self.store is not None:
             self.store.on_stop = tell
 
-    def append(self, commit: Commit, *, later: bool) -> None:
-        """Write a log record here, or in the writing thread when `later`.
+    def append(self, commit: Commit, *, later: bool, meter: Meter | None = None) -> None:
+        """Write a log record here, or in the writing thread when `later`; the meter counts it.
 
         The engine's lock sees to it that epochs come here in order.
         """
         if self.store is None:
             return
         if not later:
-            self._write(self.store, commit)
+            self._write(self.store, commit, meter)
             return
         if self._writers is None:
             self._writers = ThreadPoolExecutor(1, thread_name_prefix="headgate-log")
-        self._writers.submit(self._write_behind, self.store, commit)
+        self._writers.submit(self._write_behind, self.store, commit, meter)
 
-    def _write(self, store: Store, commit: Commit) -> None:
+    def _write(self, store: Store, commit: Commit, meter: Meter | None) -> None:
         """Append the record behind the one before it; what fails, fails for all who wait."""
         self._await_appended(store, commit.epoch - 1)
+        began, before = self._now(), store.log_bytes()
         try:
             store.append(commit)
         except BaseException as error:
             self._fail(error)
             raise
+        self._note_log(self._now() - began, store.log_bytes() - before, meter)
         with self._changed:
             self._appended = commit.epoch
             self._changed.notify_all()
 
-    def _write_behind(self, store: Store, commit: Commit) -> None:
+    def _note_log(self, seconds: float, size: int, meter: Meter | None) -> None:
+        self.log.note(seconds)
+        self.log_bytes += size
+        if meter is not None:
+            meter.steps["log"].note(seconds)
+            meter.log_bytes += size
+
+    def _write_behind(self, store: Store, commit: Commit, meter: Meter | None) -> None:
         """As `_write`, and sync: no one may be there yet to ask for it."""
         try:
-            self._write(store, commit)
+            self._write(store, commit, meter)
             store.wait(commit.epoch)
         except BaseException as error:  # told to whoever waits; this thread has no caller
             self._fail(error)
@@ -147,7 +164,9 @@ class Journal:
         """Return when the epoch is durable."""
         if self.store is not None:
             self._await_appended(self.store, epoch)
+            began = self._now()
             self.store.wait(epoch)
+            self.sync.note(self._now() - began)
 
     def results(self, epoch: int) -> pa.RecordBatch | None:
         """The results recorded with an epoch, None when it has none."""
@@ -165,7 +184,7 @@ class Journal:
             return
         if images is not None:
             self._await_appended(self.store, epoch)
-            self.store.snapshot(epoch, images())
+            self._make_snapshot(self.store, epoch, images())
             return
         if self._snapshot is not None:
             if not self._snapshot.done():
@@ -174,14 +193,22 @@ class Journal:
         if self._snapshots is None:
             self._snapshots = ThreadPoolExecutor(1, thread_name_prefix="headgate-snapshot")
         with contextlib.suppress(RuntimeError):  # at the end of the process no work is begun
-            self._snapshot = self._snapshots.submit(self.store.snapshot)
+            self._snapshot = self._snapshots.submit(self._make_snapshot, self.store)
 
     def snapshot(self, epoch: int, images: Callable[[], Any]) -> None:
         """Write a snapshot of the epoch now."""
         if self.store is not None:
             self._await_appended(self.store, epoch)
             given = images() if self.store.needs_images() else None
-            self.store.snapshot(epoch, given)
+            self._make_snapshot(self.store, epoch, given)
+
+    def _make_snapshot(self, store: Store, *given: Any) -> int:
+        began = self._now()
+        epoch = store.snapshot(*given)
+        seconds = self._now() - began
+        self.snapshots.note(seconds)
+        LOG.info("%s: snapshot of epoch %d written in %.3f s", store.path, epoch, seconds)
+        return epoch
 
     def close(self) -> None:
         """Make everything durable and release the store."""

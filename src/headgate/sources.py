@@ -5,19 +5,40 @@ Each batch of a source is applied at most once; the log, or here the last result
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
 from headgate.errors import InputError
+from headgate.execution.run import OUTCOMES
 from headgate.inlet import Plan
 from headgate.journal import Journal
 from headgate.memory import Memory, Source
 from headgate.results import results_arrow, with_epoch
 from headgate.streams import joined, told
 
+APPLIED_KEPT = 16  # micro-batches of each source
 Caller = tuple[str, object]  # the run of a query, and the sink that it called
 Apply = Callable[[Plan, pa.Table, Source | None, Caller | None], pa.Table]
+
+
+@dataclass(frozen=True, repr=False)
+class Applied:
+    """What became of one micro-batch in one stream."""
+
+    stream: str
+    batch: int
+    epoch: int
+    outcomes: Mapping[str, int]
+    held: int  # by the stream's inlet, after it
+
+    def __repr__(self) -> str:
+        told = ", ".join(f"{count} {name}" for name, count in self.outcomes.items() if count)
+        held = f", {self.held} held" if self.held else ""
+        return f"{self.stream}: {told or 'no results'}{held}, epoch {self.epoch}"
 
 
 class Sources:
@@ -30,6 +51,7 @@ class Sources:
         self._callers: dict[
             str, tuple[str, int, object]
         ] = {}  # source -> its last run, batch, sink
+        self._applied: dict[str, deque[Applied]] = {}  # source -> its last batches
 
     def has_applied(self, source: Source, caller: Caller | None) -> bool:
         """Whether this micro-batch, or a later one of its query, was committed before."""
@@ -53,10 +75,28 @@ class Sources:
             )
         self._callers[source[0]] = (run, source[1], sink)
 
-    def note(self, source: Source | None, batch: pa.RecordBatch, epoch: int) -> None:
-        """Keep the results of an applied batch where no log does."""
+    def note(
+        self, source: Source | None, batch: pa.RecordBatch, epoch: int, stream: str, inlet: str
+    ) -> None:
+        """Keep what became of an applied batch, and its results where no log does."""
+        if source is not None:
+            codes = batch.column("outcome").indices.to_numpy()
+            counts = np.bincount(codes, minlength=len(OUTCOMES)).tolist()
+            state = self._memory.inlets.get(inlet)
+            held = 0 if state is None or state.held is None else state.held.num_rows
+            told = Applied(stream, source[1], epoch, dict(zip(OUTCOMES, counts, strict=True)), held)
+            self._applied.setdefault(source[0], deque(maxlen=APPLIED_KEPT)).append(told)
         if source is not None and self._journal.store is None:
             self._recent[source[0]] = with_epoch(batch, epoch)
+
+    def applied(self, query: str, batch: int) -> tuple[Applied, ...]:
+        """What became of a micro-batch of a query; of the last few, since the engine was opened."""
+        named = [
+            tuple(kept)
+            for source, kept in self._applied.copy().items()
+            if source == query or source.startswith(f"{query}/")
+        ]
+        return tuple(one for kept in named for one in kept if one.batch == batch)
 
     def recorded(self, plan: Plan, source: Source, wait: Callable[[int], None]) -> pa.Table:
         """The results that were recorded when this very micro-batch was first applied."""
@@ -82,12 +122,15 @@ class EngineInlet:
         flush: Callable[[Plan, str], pa.Table],
         check: Callable[[Plan, pa.Schema], None],
         held: Callable[[], dict[str, int]],
+        applied: Callable[[str, int], tuple[Applied, ...]],
     ) -> None:
         self._plan = plan
         self._apply = apply
         self._flush = flush
         self._check = check
         self._held = held
+        self._applied = applied
+        self._last: Source | None = None  # the micro-batch that came last
         self._fed: dict[str, None] = {}  # the inlets that it put batches in
 
     @property
@@ -103,6 +146,7 @@ class EngineInlet:
         if source is not None and self._plan.name is not None:
             source = (f"{source[0]}/{self._plan.name}", source[1])
         caller = None if run is None else (run, self)
+        self._last = source
         self._fed[self._plan.inlet_name(source)] = None
         return self._apply(self._plan, events, source, caller)
 
@@ -112,6 +156,11 @@ class EngineInlet:
         told += f" by {plan.route.column}" if plan.route.column is not None else ""
         order = ", ".join(column.name for column in plan.order_by)
         return told + (f" in the order of {order}" if order else "")
+
+    def progress(self) -> Applied | None:
+        """What became of the micro-batch that came last; None of one that had no events."""
+        found = () if self._last is None else self._applied(*self._last)
+        return found[-1] if found else None
 
     def check(self, given: pa.Schema) -> None:
         """Refuse events of this schema at once, as they would be when they come."""

@@ -9,16 +9,20 @@ from __future__ import annotations
 import functools
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headgate.durability import Inlet as InletState
 from headgate.errors import HeadgateError, InputError
-from headgate.inlet import Plan
+from headgate.execution.program import Program
+from headgate.inlet import Arranged, Plan
 from headgate.io import Clock
+from headgate.journal import Journal
 from headgate.memory import Memory
+from headgate.metrics import Meter, Metrics, StreamMetrics, stream_metrics
 
 
 class Streams:
@@ -27,14 +31,51 @@ class Streams:
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
         self._fed: set[str] = set()  # inlets that took events since the engine was opened
+        self._meters: dict[str, Meter] = {}
+        self._first_epoch = 0
 
-    def note(self, inlet: str) -> None:
-        """Events, maybe none, came in here."""
+    def begin(self) -> None:
+        """The engine is where it was, and counts from here."""
+        self._first_epoch = self._memory.epoch
+
+    def note(self, plan: Plan, inlet: str) -> None:
+        """Events of a stream, maybe none, came in here."""
         self._fed.add(inlet)
+        self.meter(plan).inlets.add(inlet)
+
+    def meter(self, plan: Plan) -> Meter:
+        """Who counts the stream of a plan."""
+        found = self._meters.get(plan.label)
+        if found is None:
+            found = self._meters[plan.label] = Meter(plan.label)
+        return found
+
+    def metrics(
+        self, journal: Journal, programs: Mapping[Any, Program], epoch: int, clock: Clock
+    ) -> Metrics:
+        """What was counted since the engine was opened; any thread may ask, and waits for none."""
+        rows = {name: len(rows) for name, rows in self._memory.rows.items()}
+        epochs = epoch - self._first_epoch
+        retries = sum(program.retries for program in list(programs.values()))
+        return Metrics(
+            epoch, epochs, retries, sum(self.held().values()), rows, journal.log_bytes,
+            journal.log.times(), journal.sync.times(), journal.snapshots.times(),
+            self._each(clock.time_us()),
+        )  # fmt: skip
+
+    def _each(self, now_us: int) -> dict[str, StreamMetrics]:
+        """What was counted of each stream, and where it stands now."""
+        states, found = dict(self._memory.inlets), {}
+        for name, meter in sorted(self._meters.copy().items()):
+            mine = [states[inlet] for inlet in tuple(meter.inlets) if inlet in states]
+            held = sum(state.held.num_rows for state in mine if state.held is not None)
+            marks = [state.watermark_us for state in mine if state.watermark_us is not None]
+            found[name] = stream_metrics(meter, held, min(marks, default=None), now_us)
+        return found
 
     def held(self) -> dict[str, int]:
         """How many events each inlet holds back, those that hold any."""
-        states = self._memory.inlets.items()
+        states = dict(self._memory.inlets).items()
         return {name: state.held.num_rows for name, state in states if state.held is not None}
 
     def state(self, inlet: str) -> InletState | None:
@@ -51,6 +92,20 @@ def told(held: dict[str, int]) -> str:
         return "no stream of this engine holds events back"
     names = ", ".join(f"{name!r} ({count})" for name, count in sorted(held.items()))
     return f"events are held back by: {names}; use flush() of the sink, or engine.flush(name=...)"
+
+
+def latest_seen_us(plan: Plan, arranged: Arranged, results: pa.RecordBatch) -> int | None:
+    """The time of the youngest event of a batch; None where its order is not one of time."""
+    if not plan.order_by or plan.order_by[0].type.kind != "timestamp":
+        return None
+    state = arranged.state
+    if state is not None and plan.watermark_us is not None:  # held ones are not in the results
+        return None if state.watermark_us is None else state.watermark_us + plan.watermark_us
+    times = results.column(plan.order_by[0].name)
+    if not len(times):
+        return None
+    last = times[-1] if arranged.is_whole else pc.max(times)
+    return int(last.value) if last.is_valid else None
 
 
 def check_flush(plan: Plan, held: pa.Table) -> None:
@@ -75,7 +130,7 @@ class Idle:
     """
 
     def __init__(self, flush: Flush, clock: Clock) -> None:
-        self._flush: Callable[[], Flush | None] = weakref.WeakMethod(flush)
+        self._flush: Callable[[], Flush | None] = weakref.WeakMethod(flush, self._end)
         self._clock = clock
         self._changed = threading.Condition()
         # Guarded by _changed:
@@ -83,12 +138,13 @@ class Idle:
         self._thread: threading.Thread | None = None
         self._is_closed = False
 
-    def note(self, plan: Plan, inlet: str, holds: bool) -> None:
-        """Events came in just now; whether the inlet holds any of them back."""
+    def note(self, plan: Plan, inlet: str, states: Mapping[str, InletState]) -> None:
+        """Events came in just now: the inlet's idle time runs anew, if it holds any back."""
         if plan.idle_us is None:
             return
+        state = states.get(inlet)
         with self._changed:
-            if not holds:
+            if state is None or state.held is None:
                 self._waiting.pop(inlet, None)
                 return
             due = self._clock.monotonic() + plan.idle_us / 1e6
@@ -106,11 +162,14 @@ class Idle:
 
     def close(self) -> None:
         """End the thread; what is held back stays so. Not to be called with the engine's lock."""
+        self._end()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _end(self, _: object = None) -> None:
         with self._changed:
             self._is_closed = True
             self._changed.notify()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
 
     def _run(self) -> None:
         while (found := self._next()) is not None:

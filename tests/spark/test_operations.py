@@ -12,6 +12,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+import headgate as hg
 from headgate.errors import InputError
 from tests.spark.test_sink import EVENTS, Feed, at, balances, deposit, open_bank, transfer
 
@@ -137,3 +138,31 @@ def test_a_micro_batch_that_fails_says_why_in_one_place(
         assert "micro-batch 0 failed: InputError: the micro-batch has no column 'amount'" in str(
             caplog.messages
         )
+
+
+def test_a_listener_sets_the_engines_counts_beside_sparks_progress(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    feed = Feed(spark, tmp_path)
+    feed.add(("t", at(100), 1, 2, 4.0), ("t", at(101), 1, 2, 50.0))
+    feed.add(("t", at(1), 1, 2, 4.0), ("t", at(200), 1, 2, 1.0))
+    told: list[Any] = []
+    with open_bank(tmp_path / "bank") as engine:
+        sink = engine.sink(transfer, order_by="ts", watermark="5 seconds")
+        assert sink.progress is None
+        listener = hg.listen(spark, engine, told.append)
+        try:
+            query = feed.run(sink)
+            wait_for(lambda: len(told) == 2)
+        finally:
+            listener.stop()
+        assert list(listener.recent) == told
+        second = told[1]
+        assert (second.query, second.batch) == (query, 1)
+        assert second.applied[0].outcomes == {
+            "committed": 1, "aborted": 1, "rejected": 0, "late": 1
+        }  # fmt: skip
+        assert second.applied[0].held == 1 and second.spark["numInputRows"] == 2
+        assert second.streams[0].name == "transfer"
+        assert "1 late" in repr(second) and sink.progress == second.applied[0]
+        assert engine.metrics().streams["transfer"].outcomes["late"] == 1

@@ -357,6 +357,8 @@ def test_metrics_count_what_happened(tmp_path: Path) -> None:
     assert 'headgate_requests_total{route="call",status="200"} 3\n' in text
     assert 'headgate_requests_total{route="none",status="404"} 1\n' in text
     assert 'headgate_request_seconds_count{route="call"} 3\n' in text
+    assert 'headgate_events_total{stream="transfer",outcome="aborted"} 1\n' in text
+    assert 'headgate_step_seconds_count{stream="transfer",step="log"}' in text
     assert f'headgate_rows{{table="accounts"}} {ACCOUNTS}\n' in text
 
 

@@ -8,6 +8,7 @@ can be read without what is below. A crash in between leaves files too many, nev
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,8 @@ from headgate.io import Disk
 
 # Without a policy every epoch is kept in the log; so many snapshots shorten the way to the newest.
 SNAPSHOTS_KEPT = 2
+
+LOG = logging.getLogger("headgate.store")
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,7 @@ class Trimmer:
         if wanted > floor:
             write_floor(self._disk, self._path, wanted)
             floor = wanted
+            LOG.info("%s: trimmed; the oldest epoch is now %d", self._path, floor)
         needed = self._needed(kept, floor, now_us)
         if needed is not None:
             self._retire(needed.epoch)

@@ -355,6 +355,10 @@ class Store:
         last = self._published_at.epoch
         return read_results(self._disk, self.path, self._reader, first_epoch, last_epoch, last)
 
+    def log_bytes(self) -> int:
+        """How much log was replayed when the store was opened and written since."""
+        return self._bytes
+
     def log_bytes_since_snapshot(self) -> int:
         """The bytes that recovery would have to replay if the store were opened again now."""
         return self._bytes - self._snapshot_bytes

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from headgate.errors import HeadgateError, InputError
 from headgate.events import as_table
+from headgate.sources import Applied
 from headgate.state.schema import Schema
 
 if TYPE_CHECKING:
@@ -41,6 +42,10 @@ class Inlet(Protocol):
         self, events: pa.Table, source: tuple[str, int] | None, run: str | None = None
     ) -> pa.Table:
         """Run one batch exactly once per source; return its results."""
+        ...
+
+    def progress(self) -> Applied | None:
+        """What became of the last batch."""
         ...
 
     def check(self, given: pa.Schema) -> None:
@@ -89,6 +94,11 @@ class Sink:
             given = as_table(frame, NO_COLUMNS, "events").schema
         self._inlet.check(given)
         return self
+
+    @property
+    def progress(self) -> Applied | None:
+        """What became of the last micro-batch: its epoch, its outcomes, what is held back."""
+        return self._inlet.progress()
 
     def flush(self, query: StreamingQuery | str | None = None) -> pa.Table:
         """Run the events that the watermark still holds back, as if time had passed.

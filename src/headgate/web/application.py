@@ -279,7 +279,9 @@ class Application:
 
     async def metrics(self, request: Request) -> Response:
         _refuse_query(request)
-        text = self._metrics.text(self._served.epoch(), self._served.counts())
+        text = self._metrics.text(
+            self._served.epoch(), self._served.counts(), self._served.metrics()
+        )
         return Response(text.encode(), headers={"content-type": counting.MEDIA})
 
     async def document(self, request: Request) -> Response:

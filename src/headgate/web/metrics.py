@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+
+from headgate.exposition import engine_lines, family, head, line, number
+from headgate.metrics import Metrics as EngineMetrics
 
 MEDIA = "text/plain; version=0.0.4; charset=utf-8"
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -28,12 +30,12 @@ class Histogram:
 
     def lines(self, name: str, labels: Mapping[str, str]) -> Iterator[str]:
         total = 0
-        bounds = [*map(_number, self._bounds), "+Inf"]
+        bounds = [*map(number, self._bounds), "+Inf"]
         for bound, count in zip(bounds, self._counts, strict=True):
             total += count
-            yield _line(f"{name}_bucket", {**labels, "le": bound}, total)
-        yield _line(f"{name}_sum", labels, self._sum)
-        yield _line(f"{name}_count", labels, total)
+            yield line(f"{name}_bucket", {**labels, "le": bound}, total)
+        yield line(f"{name}_sum", labels, self._sum)
+        yield line(f"{name}_count", labels, total)
 
 
 class Metrics:
@@ -57,61 +59,37 @@ class Metrics:
         self._outcomes[transaction, outcome] += 1
         self.call_seconds.observe(seconds)
 
-    def text(self, epoch: int, tables: Mapping[str, int]) -> str:
+    def text(
+        self, epoch: int, tables: Mapping[str, int], engine: EngineMetrics | None = None
+    ) -> str:
         """Everything that was counted; the epoch and the rows are those of this moment."""
         lines: list[str] = []
-        lines += _family("headgate_epoch", "gauge", "The newest durable epoch.", [({}, epoch)])
+        lines += family("headgate_epoch", "gauge", "The newest durable epoch.", [({}, epoch)])
         rows = [({"table": name}, count) for name, count in tables.items()]
-        lines += _family("headgate_rows", "gauge", "Rows of a table.", rows)
+        lines += family("headgate_rows", "gauge", "Rows of a table.", rows)
         outcomes = [
             ({"transaction": name, "outcome": outcome}, count)
             for (name, outcome), count in sorted(self._outcomes.items())
         ]
         what = "Calls over HTTP by outcome."
-        lines += _family("headgate_calls_total", "counter", what, outcomes)
+        lines += family("headgate_calls_total", "counter", what, outcomes)
         what = "Clients that follow results now."
-        lines += _family("headgate_followers", "gauge", what, [({}, self.followers)])
+        lines += family("headgate_followers", "gauge", what, [({}, self.followers)])
         requests = [
             ({"route": route, "status": str(status)}, count)
             for (route, status), count in sorted(self._requests.items())
         ]
-        lines += _family("headgate_requests_total", "counter", "Requests.", requests)
+        lines += family("headgate_requests_total", "counter", "Requests.", requests)
         lines += self._histograms()
+        if engine is not None:
+            lines += engine_lines(engine)
         return "\n".join(lines) + "\n"
 
     def _histograms(self) -> Iterator[str]:
         name = "headgate_request_seconds"
-        yield from _head(name, "histogram", "From the first byte of a request to its last answer.")
+        yield from head(name, "histogram", "From the first byte of a request to its last answer.")
         for route, latency in sorted(self._latency.items()):
             yield from latency.lines(name, {"route": route})
         name = "headgate_call_seconds"
-        yield from _head(
-            name, "histogram", "A call in the engine, with the sync of its log record."
-        )
+        yield from head(name, "histogram", "A call in the engine, with the sync of its log record.")
         yield from self.call_seconds.lines(name, {})
-
-
-def _family(
-    name: str, kind: str, what: str, samples: Iterable[tuple[Mapping[str, str], float]]
-) -> Iterator[str]:
-    yield from _head(name, kind, what)
-    for labels, value in samples:
-        yield _line(name, labels, value)
-
-
-def _head(name: str, kind: str, what: str) -> Iterator[str]:
-    yield f"# HELP {name} {what}"
-    yield f"# TYPE {name} {kind}"
-
-
-def _line(name: str, labels: Mapping[str, str], value: float) -> str:
-    text = ",".join(f'{label}="{_escaped(word)}"' for label, word in labels.items())
-    return f"{name}{{{text}}} {_number(value)}" if text else f"{name} {_number(value)}"
-
-
-def _number(value: Any) -> str:
-    return str(value) if isinstance(value, int) else repr(float(value))
-
-
-def _escaped(word: str) -> str:
-    return word.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

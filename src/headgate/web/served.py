@@ -18,6 +18,7 @@ from headgate.declarations import read_table as declared_table
 from headgate.durability import StoreReader
 from headgate.engine import Engine
 from headgate.errors import StoreError
+from headgate.metrics import Metrics
 from headgate.query.sql import named_in
 from headgate.query.store_sql import RESULTS, gather_store, query_store, tables_of
 from headgate.state.table import Table
@@ -49,6 +50,10 @@ class Served(Protocol):
 
     def epoch(self) -> int:
         """The newest epoch."""
+        ...
+
+    def metrics(self) -> Metrics | None:
+        """What the engine counts; None of a store that another process writes."""
         ...
 
     def counts(self) -> Mapping[str, int]:
@@ -100,6 +105,9 @@ class ServedEngine:
 
     def epoch(self) -> int:
         return self._engine.epoch
+
+    def metrics(self) -> Metrics | None:
+        return self._engine.metrics()
 
     def counts(self) -> Mapping[str, int]:
         return self._engine.counts()
@@ -165,6 +173,9 @@ class ServedStore:
 
     def epoch(self) -> int:
         return self._reader.last_epoch()
+
+    def metrics(self) -> Metrics | None:
+        return None
 
     def counts(self) -> Mapping[str, int]:
         return {}

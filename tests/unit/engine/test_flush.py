@@ -130,7 +130,7 @@ def test_events_that_come_keep_a_stream_from_being_idle() -> None:
     assert engine._idle._waiting["run pay"][0] == due  # nothing came
     engine.run(pay, rows("b"), **options)
     assert engine._idle._waiting["run pay"][0] > due
-    engine._flush_idle(*[engine._idle._waiting["run pay"][1], "run pay"],
+    engine._flush(*[engine._idle._waiting["run pay"][1], "run pay"],
                        lambda: engine._idle.is_due("run pay"))  # fmt: skip
     assert balance(engine) == 10.0  # a timer that came too late to its turn does nothing
     engine.close()
