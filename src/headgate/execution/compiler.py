@@ -7,20 +7,33 @@ that leave 64 bits raise OverflowError, texts are codes, and setting a column ob
 from __future__ import annotations
 
 import dis
+import enum
+import operator
 import re
 import types as python_types
 from typing import Any
 
 import numba
+import numpy as np
 from numba.core import ir, types
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
-from numba.core.compiler_machinery import FunctionPass, register_pass
+from numba.core.compiler_machinery import AnalysisPass, FunctionPass, register_pass
 from numba.core.ir_utils import build_definitions, get_definition, guard, mk_unique_var
+from numba.core.typed_passes import NopythonTypeInference
 from numba.core.untyped_passes import FixupArgs, RewriteDynamicRaises
 
 from headgate.errors import DeclarationError
 from headgate.execution import actions
-from headgate.execution.integers import CHECKED_BUILTINS, CHECKED_OPERATORS
+from headgate.execution.exactness import refuse_inexact
+from headgate.execution.integers import (
+    CHECKED_BUILTINS,
+    CHECKED_MATH,
+    CHECKED_OPERATORS,
+    MAX,
+    MIN,
+    real_power,
+)
+from headgate.execution.refusal import Refusal
 from headgate.execution.values import AbortType, same_length, store_column, text_of
 from headgate.state.strings import text_code
 
@@ -69,6 +82,20 @@ class _Cutting(FunctionPass):
         return True
 
 
+@register_pass(mutates_CFG=False, analysis_only=True)
+class _Exactness(AnalysisPass):
+    """Refuses values that Numba would quietly turn into another kind of number."""
+
+    _name = "headgate_exactness"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def run_pass(self, state: Any) -> bool:
+        refuse_inexact(state.func_ir, state.typemap, state.calltypes, state.return_type)
+        return False
+
+
 class _Rewriter:
     def __init__(self, func_ir: Any, functions: dict[Any, Any]) -> None:
         self.func_ir = func_ir
@@ -101,24 +128,61 @@ class _Rewriter:
         if not isinstance(statement, ir.Assign):
             return [statement]
         value = statement.value
-        if isinstance(value, ir.Expr) and value.op in ("binop", "inplace_binop", "unary"):
-            function = CHECKED_OPERATORS.get(value.fn)
-            if function is not None:
-                args = [value.value] if value.op == "unary" else [value.lhs, value.rhs]
-                return self._call(block, function, args, statement.target, statement.loc)
-        if isinstance(value, ir.Global) and _is_checked_builtin(value.value):
-            checked = ir.Global(value.name, CHECKED_BUILTINS[value.value], statement.loc)
-            return [ir.Assign(checked, statement.target, statement.loc)]
-        if isinstance(value, (ir.Const, ir.Global, ir.FreeVar)) and isinstance(value.value, str):
-            return self._text(block, statement, value.value)
-        if isinstance(value, ir.Expr) and value.op == "getattr":
-            return self._module_member(block, statement)
-        if (
-            isinstance(value, ir.Expr)
-            and value.op == "call"
-            and dict(value.kws).keys() == {"strict"}
-        ):
+        if isinstance(value, (ir.Const, ir.Global, ir.FreeVar)):
+            return self._named(block, statement, value.value)
+        if not isinstance(value, ir.Expr):
+            return [statement]
+        if value.op in ("binop", "inplace_binop", "unary"):
+            return self._operation(block, statement)
+        if value.op == "getattr":
+            return self._member(block, statement)
+        if value.op == "call":
+            return self._called(block, statement)
+        if value.op in _UNKNOWN_FORMS:
+            raise Refusal(_UNKNOWN_FORMS[value.op], loc=statement.loc)
+        return [statement]
+
+    def _operation(self, block: Any, statement: Any) -> list[Any]:
+        value = statement.value
+        function = CHECKED_OPERATORS.get(value.fn)
+        if function is None:
+            return [statement]
+        args = [value.value] if value.op == "unary" else [value.lhs, value.rhs]
+        if value.fn in (operator.pow, operator.ipow) and self._is_real_power(*args):
+            function = real_power
+        return self._call(block, function, args, statement.target, statement.loc)
+
+    def _is_real_power(self, base: Any, exponent: Any) -> bool:
+        """Whether constants tell that the power of floats is no complex number."""
+        given, raised = self._value_of(base), self._value_of(exponent)
+        if isinstance(given, (int, float)) and given >= 0:
+            return True
+        return isinstance(raised, float) and raised.is_integer()
+
+    def _named(self, block: Any, statement: Any, value: Any) -> list[Any]:
+        """A constant, global or closure value: as it is, in its compiled form, or refused."""
+        if isinstance(value, str):
+            return self._text(block, statement, value)
+        replaced = _replacement(value)
+        if replaced is not None:
+            found = ir.Global(getattr(value, "__name__", "call"), replaced, statement.loc)
+            return [ir.Assign(found, statement.target, statement.loc)]
+        why = refused_value(value, self.functions)
+        if why is not None:
+            name = getattr(statement.value, "name", None)
+            what = f"{name} is {why}" if name else f"here is {why}"
+            raise Refusal(what, loc=statement.loc)
+        return [statement]
+
+    def _called(self, block: Any, statement: Any) -> list[Any]:
+        value = statement.value
+        if dict(value.kws).keys() == {"strict"}:
             return self._strict_zip(block, statement)
+        if self._value_of(value.func) is pow:
+            if len(value.args) != 2 or value.kws:
+                raise Refusal("pow takes two values here", loc=statement.loc)
+            if self._is_real_power(*value.args):
+                return self._call(block, real_power, value.args, statement.target, statement.loc)
         return [statement]
 
     def _strict_zip(self, block: Any, statement: Any) -> list[Any]:
@@ -135,13 +199,23 @@ class _Rewriter:
         nothing = ir.Var(block.scope, mk_unique_var("$lengths"), statement.loc)
         return [*self._call(block, same_length, call.args, nothing, statement.loc), plain]
 
-    def _module_member(self, block: Any, statement: Any) -> list[Any]:
+    def _member(self, block: Any, statement: Any) -> list[Any]:
+        """A member of a module: a constant, or a function in its compiled form."""
+        owner = self._value_of(statement.value.value)
+        if not isinstance(owner, python_types.ModuleType):
+            return [statement]
         found = self._value_of(statement.target)
         if isinstance(found, str):
             return self._text(block, statement, found)
+        replaced = _replacement(found)
         if isinstance(found, python_types.FunctionType) and found in self.functions:
-            value = ir.Global(found.__name__, self.functions[found], statement.loc)
+            replaced = self.functions[found]
+        if replaced is not None:
+            value = ir.Global(statement.value.attr, replaced, statement.loc)
             return [ir.Assign(value, statement.target, statement.loc)]
+        why = refused_value(found, self.functions)
+        if why is not None and hasattr(owner, statement.value.attr):
+            raise Refusal(f"{owner.__name__}.{statement.value.attr} is {why}", loc=statement.loc)
         return [statement]
 
     def _text(self, block: Any, statement: Any, text: str) -> list[Any]:
@@ -167,8 +241,55 @@ class _Rewriter:
         return [ir.Assign(found, callee, loc), ir.Assign(call, target, loc)]
 
 
-def _is_checked_builtin(value: Any) -> bool:
-    return any(value is builtin for builtin in CHECKED_BUILTINS)
+_UNKNOWN_FORMS = {
+    "make_function": "a function inside the function; define it beside the transaction",
+    "build_set": "a set has no order that is the same everywhere; use a tuple",
+    "build_map": "a dict has no compiled form; use if and elif, or a table",
+    "yield": "a generator has no compiled form; use a loop",
+}
+_PERMITTED = (
+    all, any, bool, enumerate, getattr, len, range, zip,
+    actions.abort, actions.delete, actions.decimal,
+)  # fmt: skip
+
+
+def _replacement(value: Any) -> Any:
+    """What to call instead of a builtin or a function of math, or None."""
+    for table in (CHECKED_BUILTINS, CHECKED_MATH):
+        for known, checked in table.items():
+            if value is known:
+                return checked
+    return None
+
+
+def refused_value(value: Any, functions: dict[Any, Any]) -> str | None:
+    """Why a compiled function may not use this value of its module, or None if it may."""
+    if value is None or isinstance(value, (bool, float, str, enum.Enum, python_types.ModuleType)):
+        return None
+    if isinstance(value, int):
+        return None if MIN <= value <= MAX else f"an integer beyond 64 bits: {value}"
+    if isinstance(value, (tuple, slice)):
+        parts = value if isinstance(value, tuple) else (value.start, value.stop, value.step)
+        reasons = (refused_value(part, functions) for part in parts)
+        return next((f"a tuple with {reason}" for reason in reasons if reason), None)
+    if any(value is known for known in (*_PERMITTED, *CHECKED_BUILTINS, *CHECKED_MATH)):
+        return None
+    if isinstance(value, type):
+        is_plain = issubclass(value, (BaseException, enum.Enum))
+        return None if is_plain else f"the class {value.__name__}, which has no compiled form"
+    if isinstance(value, (list, dict, set, bytearray, np.ndarray)):
+        kind = type(value).__name__
+        return f"a {kind}, which may change while the engine runs; use a tuple"
+    if any(value is known for known in functions.values()) or _is_own(value):
+        return None
+    if callable(value):
+        return "a function whose compiled form does not give what Python gives"
+    return f"a {type(value).__name__}, which has no compiled form"
+
+
+def _is_own(value: Any) -> bool:
+    """Whether a function is one of Headgate's own, such as a pointer intrinsic."""
+    return str(getattr(value, "__module__", "")).split(".")[0] == "headgate"
 
 
 class _Compiler(CompilerBase):
@@ -176,6 +297,7 @@ class _Compiler(CompilerBase):
         manager = DefaultPassBuilder.define_nopython_pipeline(self.state)
         manager.add_pass_after(_Cutting, FixupArgs)
         manager.add_pass_after(_Meaning, RewriteDynamicRaises)
+        manager.add_pass_after(_Exactness, NopythonTypeInference)
         manager.finalize()
         return [manager]
 

@@ -15,6 +15,7 @@ from headgate.execution.actions import Abort
 from headgate.execution.integers import Int64
 from headgate.execution.keeper import Keeper
 from headgate.execution.output import Output
+from headgate.execution.plain import plain_form
 from headgate.execution.signature import Signature
 from headgate.state.integrity import constraints_on
 from headgate.state.layout import HEADER_EPOCH_SHIFT, STORED, Layout
@@ -154,6 +155,7 @@ class Interpreter:
 
     def __init__(self, signature: Signature, tables: dict[str, Rows], pool: StringPool) -> None:
         self.signature = signature
+        self.function = plain_form(signature.function)
         self.tables = tables
         self.pool = pool
         from headgate.execution.kernel import check_function
@@ -205,7 +207,7 @@ class Interpreter:
                 self._create(access, slot)
         try:
             with decimal.localcontext(EXACT):
-                answer = self.signature.function(*self._arguments(work, event_row, position, slots))
+                answer = self.function(*self._arguments(work, event_row, position, slots))
                 if isinstance(answer, Abort):
                     return answer.reason
                 if answer is not None:

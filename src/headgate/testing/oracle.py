@@ -29,6 +29,7 @@ from headgate.execution.output import Output
 from headgate.execution.signature import Signature
 from headgate.state.table import Access, Table
 from headgate.testing.arrival import Event, Inlet, Rules, examine, in_order, make_rules, result
+from headgate.testing.body import body
 from headgate.testing.promises import broken_promise
 from headgate.testing.records import Record, View
 from headgate.testing.scalars import EXACT, arrived, blank, default, shown
@@ -223,7 +224,7 @@ class SerialOracle:
         try:
             event.left = _left(signature, rows)
             with decimal.localcontext(EXACT):
-                answer = signature.function(*_arguments(signature, event, values, rows))
+                answer = body(signature.function)(*_arguments(signature, event, values, rows))
                 if isinstance(answer, Abort):
                     return answer.reason
                 failed = _failed_check(signature.accesses, rows)

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import dis
 import math
 import struct
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -45,6 +47,14 @@ def _checked(operation: Callable[..., Any]) -> Callable[..., Any]:
     return compute
 
 
+def _signed(value: int) -> int:
+    frame = sys._getframe(2)
+    if dis.opname[frame.f_code.co_code[frame.f_lasti]] in ("COMPARE_OP", "CONTAINS_OP"):
+        # A float is being compared with it, for which Python takes the sign away by itself.
+        return -int(value)
+    return Int64(within(int.__neg__(value), 64))
+
+
 def _power(base: int, exponent: Any) -> Any:
     if isinstance(exponent, int) and exponent < 0:
         raise ValueError("a negative power of an integer is not an integer")
@@ -62,8 +72,9 @@ def _shifted(value: int, places: Any) -> Any:
 for _name in ("add", "sub", "mul", "floordiv", "mod", "rshift", "and", "or", "xor"):
     for _form in (f"__{_name}__", f"__r{_name}__"):
         setattr(Int64, _form, _checked(getattr(int, _form)))
-for _name in ("neg", "pos", "abs", "invert", "round"):
+for _name in ("pos", "abs", "invert", "round"):
     setattr(Int64, f"__{_name}__", _checked(getattr(int, f"__{_name}__")))
+Int64.__neg__ = lambda self: _signed(self)  # type: ignore[method-assign]
 Int64.__lshift__ = _checked(_shifted)  # type: ignore[method-assign]
 _reversed_shift = _checked(lambda places, value: _shifted(value, places))
 Int64.__rlshift__ = _reversed_shift  # type: ignore[method-assign]
