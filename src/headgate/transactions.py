@@ -5,17 +5,18 @@ A declared transaction is sound: its columns exist, its types fit, its function 
 
 from __future__ import annotations
 
-import ast
 import inspect
 import keyword
-import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, cast
 
 from headgate.errors import DeclarationError
 from headgate.execution import cache
+from headgate.execution.aborts import refuse_lost_aborts
+from headgate.execution.bytecode import Code, called_functions, first_unset
 from headgate.execution.compiler import compile_along, compile_checked
+from headgate.execution.determinism import refuse_chance
 from headgate.execution.kernel import check_compiles
 from headgate.execution.output import Output
 from headgate.execution.signature import (
@@ -129,8 +130,8 @@ def transaction(
         schema = Schema.parse(event, f"{where}: event")
         _check_event(schema, where)
         parameters = _parameters(function, schema, where)
-        _refuse_lost_aborts(function, where)
         signature = Signature(label, function, schema, parameters, compiled)
+        _refuse_unsound(signature, where)
         if compiled:
             _check_compiles(signature, where)
         return Transaction(signature)
@@ -203,23 +204,34 @@ def _check_access(access: Access, event: Schema, where: str) -> None:
             )
 
 
-def _refuse_lost_aborts(function: Any, where: str) -> None:
-    """`hg.abort(...)` without `return` would do nothing: refuse it where the source is at hand."""
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    except (OSError, TypeError, SyntaxError):
-        return
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-            called = node.value.func
-            named = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
-            if named == "abort":
-                line = function.__code__.co_firstlineno + node.lineno - 1
-                file = function.__code__.co_filename
-                raise DeclarationError(
-                    f"{where}: {file}:{line}: abort(...) without return has no effect; "
-                    "write return hg.abort(...)"
-                )
+def _refuse_unsound(signature: Signature, where: str) -> None:
+    """What no form of the function may do, judged by its bytecode."""
+    function = signature.function
+    _refuse_event_set(function, where)
+    refuse_chance(function, where)
+    refuse_lost_aborts(function, where)
+    for one in called_functions(function) if signature.compiled else ():
+        unset = first_unset(one.__code__)
+        if unset is not None:
+            name, place = unset
+            raise DeclarationError(
+                f"{where}: {place}: {name} may have no value here, it is set on some ways only; "
+                f"give {name} a value before"
+            )
+
+
+def _refuse_event_set(function: Any, where: str) -> None:
+    code = Code(function.__code__)
+    event = function.__code__.co_varnames[0]
+    for number, step in enumerate(code.steps):
+        if step.opname not in ("STORE_ATTR", "DELETE_ATTR") or code.stored(event):
+            continue
+        made = code.origin(number, 0)
+        if made is not None and code.steps[made].argval == event:
+            raise DeclarationError(
+                f"{where}: {code.place(number)}: the event cannot be changed, and {event}."
+                f"{step.argval} is a column of it; use a variable, a row or hg.output(...)"
+            )
 
 
 def _check_compiles(signature: Signature, where: str) -> None:

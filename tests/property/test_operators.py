@@ -117,12 +117,15 @@ def _expressions() -> Iterator[tuple[str, str]]:
                  "min(e.d, e.e)", "max(e.d, e.e)", "e.d * hg.decimal('1.19')",
                  "e.d if e.p else e.e", "max(e.d, 0)", "e.d * e.small - e.e"):  # fmt: skip
         yield "m", text
-    yield from [("g", "e.x"), ("g", "e.f * 2"), ("g", "e.f + e.f"), ("g", "e.a"), ("g", "e.f / 3")]
-    yield from [("k", "e.s if e.p else e.t"), ("k", "e.s or e.t"), ("k", "e.s and 'z'")]
-    yield from [("w", "e.a"), ("w", "e.small + e.small"), ("w", "int(e.x)"), ("w", "-e.small")]
 
 
-EXPRESSIONS = list(_expressions())
+_STORED = [
+    ("g", "e.x"), ("g", "e.f * 2"), ("g", "e.f + e.f"), ("g", "e.a"), ("g", "e.f / 3"),
+    ("k", "e.s if e.p else e.t"), ("k", "e.s or e.t"), ("k", "e.s and 'z'"),
+    ("w", "e.a"), ("w", "e.small + e.small"), ("w", "int(e.x)"), ("w", "-e.small"),
+    ("r", "(q := e.a) + q"), ("r", "e.a if (q := e.b) > 2 else q"),
+]  # fmt: skip
+EXPRESSIONS = [*_expressions(), *_STORED]
 CHUNK = 60
 LARGE = 2**62
 

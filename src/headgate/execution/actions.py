@@ -5,7 +5,10 @@ Here are their plain-Python forms; `values` and `decimals` give the compiled one
 
 from __future__ import annotations
 
+import contextlib
 import decimal as python_decimal
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -28,7 +31,34 @@ def abort(reason: str) -> None:
     >>> abort("insufficient funds")
     Abort(reason='insufficient funds')
     """
-    return cast(None, Abort(reason))
+    if not isinstance(reason, str):
+        raise TypeError(f"the reason of abort must be a text, not a {type(reason).__name__}")
+    made = Abort(reason)
+    if (seen := getattr(_WATCH, "made", None)) is not None:
+        seen.append(made)
+    return cast(None, made)
+
+
+_WATCH = threading.local()  # .made: the aborts of the transaction that this thread runs as Python
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[list[Abort]]:
+    """The aborts that are made meanwhile: one that is not returned must not commit."""
+    before, _WATCH.made = getattr(_WATCH, "made", None), []
+    try:
+        yield _WATCH.made
+    finally:
+        _WATCH.made = before
+
+
+def verdict(answer: Any, made: list[Abort]) -> str | None:
+    """Why a transaction that answered this, and made these aborts, does not commit; or None."""
+    if isinstance(answer, Abort):
+        return answer.reason
+    if made:
+        return f"error: LostAbort: abort({made[0].reason!r}) was not returned; return hg.abort(...)"
+    return None
 
 
 def delete(row: Row) -> None:

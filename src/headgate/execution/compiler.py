@@ -33,7 +33,7 @@ from headgate.execution.integers import (
     MIN,
     real_power,
 )
-from headgate.execution.refusal import Refusal
+from headgate.execution.refusal import ALWAYS, Refusal
 from headgate.execution.values import AbortType, same_length, store_column, text_of
 from headgate.state.strings import text_code
 
@@ -167,6 +167,8 @@ class _Rewriter:
         if replaced is not None:
             found = ir.Global(getattr(value, "__name__", "call"), replaced, statement.loc)
             return [ir.Assign(found, statement.target, statement.loc)]
+        if value is ir.UNDEFINED:
+            raise Refusal(f"the name {statement.value.name} is not defined{ALWAYS}", statement.loc)
         why = refused_value(value, self.functions)
         if why is not None:
             name = getattr(statement.value, "name", None)
@@ -289,7 +291,8 @@ def refused_value(value: Any, functions: dict[Any, Any]) -> str | None:
 
 def _is_own(value: Any) -> bool:
     """Whether a function is one of Headgate's own, such as a pointer intrinsic."""
-    return str(getattr(value, "__module__", "")).split(".")[0] == "headgate"
+    module = str(getattr(value, "__module__", ""))
+    return module.split(".")[0] == "headgate" or module == "numba.core.unsafe.eh"  # its try blocks
 
 
 class _Compiler(CompilerBase):
@@ -380,7 +383,8 @@ def compile_along(function: Any, done: dict[Any, Any] | None = None, cut: Any = 
     if cut is not None:
         scope[CUT] = cut
     cells = tuple(python_types.CellType() for _ in function.__closure__ or ())
-    clone = python_types.FunctionType(function.__code__, scope, function.__name__, None, cells)
+    code = mended_code(function.__code__)
+    clone = python_types.FunctionType(code, scope, function.__name__, None, cells)
     clone.__defaults__ = None if _has_accesses(function) else function.__defaults__
     # A cached kernel imports this module when it is loaded; the user's may not be importable.
     clone.__module__ = __name__
@@ -397,6 +401,35 @@ def compile_along(function: Any, done: dict[Any, Any] | None = None, cut: Any = 
             value = old.cell_contents
             cell.cell_contents = done.get(value, value) if is_user_function(value) else value
     return dispatcher
+
+
+def mended_code(code: python_types.CodeType) -> python_types.CodeType:
+    """The code with `(q := value)` and `a = b = value` in a form that Numba reads rightly.
+
+    Of a value that is copied and stored Numba forgets the original: store it and load it again.
+    """
+    steps = bytearray(code.co_code)
+    copy, store, load = (dis.opmap[name] for name in ("COPY", "STORE_FAST", "LOAD_FAST"))
+    for place in range(0, len(steps) - 2, 2):
+        if steps[place] == copy and steps[place + 1] == 1 and steps[place + 2] == store:
+            steps[place], steps[place + 1] = store, steps[place + 3]
+            steps[place + 2] = load
+    inner = tuple(
+        mended_code(one) if isinstance(one, python_types.CodeType) else one
+        for one in code.co_consts
+    )
+    return code.replace(co_code=bytes(steps), co_consts=inner)
+
+
+def mended(function: Any) -> Any:
+    """The same function with mended code, for Numba's frontend."""
+    code = mended_code(function.__code__)
+    clone = python_types.FunctionType(
+        code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
+    clone.__kwdefaults__ = function.__kwdefaults__
+    clone.__module__ = function.__module__
+    return clone
 
 
 def _has_accesses(function: Any) -> bool:
@@ -422,8 +455,11 @@ def compile_checked(dispatcher: Any, signature: tuple[Any, ...], where: str) -> 
 
 def describe_error(error: Exception, function: Any = None) -> str:
     """Numba's long message as one line: the source line and the innermost reason."""
+    reason = reason_of(error)
+    if reason.endswith(ALWAYS):  # it would fail as Python, too
+        return f"cannot be compiled: {_place_of(error, function)}{reason.removesuffix(ALWAYS)}"
     return (
-        f"cannot be compiled: {_place_of(error, function)}{reason_of(error)}; "
+        f"cannot be compiled: {_place_of(error, function)}{reason}; "
         "change that line, or declare the transaction with compiled=False to run it as Python"
     )
 
@@ -435,7 +471,7 @@ def _place_of(error: Exception, function: Any) -> str:
     ours = ("/numba/", "headgate/execution/")
     lines = [line for line in lines if not any(part in line[0] for part in ours)]
     if lines:
-        return f"at {lines[0][0]}:{lines[0][1]}: "
+        return f"at {_file_of(lines[0][0], function)}:{lines[0][1]}: "
     if function is None:
         return ""
     code = function.__code__
@@ -450,12 +486,26 @@ def _place_of(error: Exception, function: Any) -> str:
     return f"at {code.co_filename}:{code.co_firstlineno}: "
 
 
+def _file_of(shown: str, function: Any) -> str:
+    """A file as Python names it: Numba shows it relative to where the process stands."""
+    if (
+        function is not None
+        and shown.rpartition("/")[2] == function.__code__.co_filename.rpartition("/")[2]
+    ):
+        return str(function.__code__.co_filename)
+    return shown
+
+
 def reason_of(error: Exception) -> str:
     """The reason of Numba's long message: ours if there is one, else the operation it refused."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
     if found := re.search(r"Refusal: (.+)", text):
         return found[1].strip()
     called = re.search(r">>> (.+)", text)
+    if caught := re.search(r"exception_match\(\w+, (\w+)\)", text):
+        return f"except {caught[1]} has no compiled form, except Exception has"
+    if missing := re.search(r"name '(\w+)' is not defined", text):
+        return f"the name {missing[1]} is not defined{ALWAYS}"
     if "No implementation of function" in text and called is not None:
         return f"there is no compiled form of {called[1].strip()}"
     return next((line.strip() for line in text.splitlines() if _is_reason(line)), "unknown reason")

@@ -17,7 +17,7 @@ from numba.core import types
 from numba.extending import intrinsic, lower_cast, models, overload, register_model
 
 from headgate.execution import actions
-from headgate.execution.refusal import Refusal
+from headgate.execution.refusal import ALWAYS, Refusal
 
 I128 = ir.IntType(128)
 I64 = ir.IntType(64)
@@ -153,7 +153,7 @@ def _compare_intrinsic(sign: str) -> Any:
     return compare
 
 
-def _mixes(left: Any, right: Any) -> bool:
+def _mixes(left: Any, right: Any, always: str = "") -> bool:
     """Whether this pair is ours; a decimal beside a float is refused here."""
     if not isinstance(left, DecimalType) and not isinstance(right, DecimalType):
         return False
@@ -161,15 +161,18 @@ def _mixes(left: Any, right: Any) -> bool:
         if isinstance(side, types.Float):
             raise Refusal(
                 "a decimal and a double do not mix, the result would not be exact; "
-                'write the constant as hg.decimal("0.05") or convert with float()'
+                'write the constant as hg.decimal("0.05") or convert with float()' + always
             )
     return _as_decimal(left) is not None and _as_decimal(right) is not None
 
 
 def _register_binary(function: Any, implementation: Any) -> None:
+    # Python compares a decimal with a float, but does not compute with the two.
+    always = ALWAYS if function in (operator.add, operator.sub, operator.mul) else ""
+
     @overload(function, strict=False)
     def binary(left: Any, right: Any) -> Any:
-        if _mixes(left, right):
+        if _mixes(left, right, always):
             return lambda left, right: implementation(left, right)
         return None
 

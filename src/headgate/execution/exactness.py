@@ -159,7 +159,9 @@ class _Judge:
     def _refuse_change(self, given: Any, kind: Any, loc: Any, what: str) -> None:
         have = self._type(given)
         if _changes(have, kind):
-            raise Refusal(f"a {_word(have)} stands where {what} {_word(kind)}s", loc=loc)
+            raise Refusal(
+                f"{_a(have)} stands where {what} {_word(kind)}s; {_advice(have, kind)}", loc=loc
+            )
 
     def _none_refusal(self, statement: Any, kind: Any) -> Refusal:
         name = _user_name(statement.target.name)
@@ -167,7 +169,7 @@ class _Judge:
         value = next((text for one, text in first.items() if isinstance(kind.type, one)), "0")
         value = '""' if str(kind.type) == "text" else value
         return Refusal(
-            f"{name} is None on one way and a {_word(kind.type)} on another; "
+            f"{name} is None on one way and {_a(kind.type)} on another; "
             f"begin with {name} = {value}, or set it on every way",
             loc=self._line_of_none(statement),
         )
@@ -196,8 +198,8 @@ class _Judge:
     def _mixed_refusal(self, target: Any, have: Any, kind: Any, loc: Any) -> Refusal:
         name = _user_name(target.name)
         return Refusal(
-            f"{name} is a {_word(have)} on one way and a {_word(kind)} on another, and as a "
-            f"{_word(kind)} the {_word(have)} may lose digits; {_advice(have, kind)}",
+            f"{name} is {_a(have)} on one way and {_a(kind)} on another, and compiled it has one "
+            f"kind; {_advice(have, kind)}",
             loc=loc,
         )
 
@@ -229,7 +231,7 @@ class _Judge:
                 constant = self._constant(given.name)
                 if constant is None or abs(constant) > _EXACT_MAX:
                     raise Refusal(
-                        f"a {_word(have)} beside a {_word(kind)}, of which one is taken; "
+                        f"{_a(have)} or {_a(kind)} comes of this, and compiled it has one kind; "
                         + _advice(have, kind),
                         loc=statement.loc,
                     )
@@ -256,7 +258,7 @@ class _Judge:
         name = _user_name(used[0].name)
         kind = self._type(used[0])
         raise Refusal(
-            f"{name} may be an int in Python where it is a {_word(kind)} here; "
+            f"{name} is an int on one way and {_a(kind)} on another, which matters here; "
             + _advice(types.int64, kind),
             loc=statement.loc,
         )
@@ -273,9 +275,9 @@ class _Judge:
         have = self._type(statement.value)
         if _changes(have, _plain(self.answer)) or statement.value.name in self.maybe_int:
             kind = _plain(self.answer)
-            word = _word(have) if _changes(have, kind) else "int"
+            given = have if _changes(have, kind) else types.int64
             raise Refusal(
-                f"the function returns a {word} here and a {_word(kind)} elsewhere; "
+                f"the function returns {_a(given)} here and {_a(kind)} elsewhere; "
                 + _advice(types.int64, kind),
                 loc=statement.loc,
             )
@@ -301,6 +303,11 @@ def _advice(have: Any, kind: Any) -> str:
 def _user_name(name: str) -> str:
     """A variable as the user wrote it; one of Numba's own is 'the value'."""
     return "the value" if name.startswith("$") else name.split(".")[0]
+
+
+def _a(kind: Any) -> str:
+    word = _word(kind)
+    return f"an {word}" if word == "int" else f"a {word}"
 
 
 def _word(kind: Any) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headgate.execution.actions import Abort
+from headgate.execution.actions import verdict, watched
 from headgate.execution.integers import Int64
 from headgate.execution.keeper import Keeper
 from headgate.execution.output import Output
@@ -206,10 +206,11 @@ class Interpreter:
             for slot in found if access.create else ():
                 self._create(access, slot)
         try:
-            with decimal.localcontext(EXACT):
+            with decimal.localcontext(EXACT), watched() as made:
                 answer = self.function(*self._arguments(work, event_row, position, slots))
-                if isinstance(answer, Abort):
-                    return answer.reason
+                reason = verdict(answer, made)
+                if reason is not None:
+                    return reason
                 if answer is not None:
                     raise TypeError("a transaction returns nothing or hg.abort('why')")
                 failed = self._failed_check(slots, copies)

@@ -14,7 +14,8 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from headgate.execution.compiler import is_user_function, references
+from headgate.execution.bytecode import is_own_code
+from headgate.execution.compiler import references
 from headgate.execution.integers import MAX, MIN, Int64
 
 _KEPT = frozenset(sys.stdlib_module_names) | {"headgate", "numpy", "numba", "pyarrow"}
@@ -67,7 +68,7 @@ def _number(value: Any) -> Any:
 
 def _value(value: Any, user: Any, done: dict[Any, Any]) -> Any:
     """A value of the module or closure as the function sees it: numbers checked, lists copied."""
-    if is_user_function(value):
+    if is_own_code(value):
         return plain_form(value, done)
     if isinstance(value, types.ModuleType):
         return _module(value, user, done)

@@ -20,7 +20,7 @@ from numba.core import ir
 from numba.core.compiler import run_frontend
 
 from headgate.execution import actions
-from headgate.execution.compiler import is_user_function, references
+from headgate.execution.compiler import is_user_function, mended, references
 from headgate.execution.flow import Flow
 from headgate.execution.output import Output
 from headgate.execution.signature import Signature
@@ -83,7 +83,7 @@ def slice_transaction(signature: Signature) -> Slicing:
     try:
         if may_hang:
             raise Unsliceable("it has a while loop or calls itself")
-        func_ir = run_frontend(signature.function)
+        func_ir = run_frontend(mended(signature.function))
         parts = Analysis(func_ir, roles).parts()
         return Slicing(tuple(part.slice for part in parts), None, False)
     except Unsliceable as reason:

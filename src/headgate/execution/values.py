@@ -30,7 +30,7 @@ from numba.extending import (
 
 from headgate.execution import actions
 from headgate.execution.decimals import DecimalType, store_decimal
-from headgate.execution.refusal import Refusal
+from headgate.execution.refusal import ALWAYS, Refusal
 from headgate.state.layout import STORED
 
 I64 = ir.IntType(64)
@@ -194,7 +194,7 @@ def _load(builder: Any, address: Any, kind: str, stored: str) -> Any:
 
 def _unknown(kind: Any, attr: str) -> Refusal:
     names = ", ".join(field[0] for field in kind.fields)
-    return Refusal(f"{kind.label} has no column {attr!r}; the columns are: {names}")
+    return Refusal(f"{kind.label} has no column {attr!r}; the columns are: {names}{ALWAYS}")
 
 
 @infer_getattr
@@ -262,19 +262,25 @@ def _event_column(context: Any, builder: Any, kind: Any, value: Any, attr: str) 
 @intrinsic(prefer_literal=True)
 def store_column(typing_context: Any, row: Any, name: Any, value: Any) -> Any:
     """`row.name = value`, with every rule about what may be stored where."""
+    if isinstance(value, types.Optional):
+        raise Refusal(
+            "the value is None on one way and something else on another; begin with a value of the "
+            'same kind instead of None, such as 0, 0.0 or "", or set it on every way'
+        )
     if not isinstance(name, types.StringLiteral):
         return None  # Numba tries again without literals after a refusal
     attr = name.literal_value
     if not isinstance(row, RecordType):
-        raise Refusal(f"only columns of rows and outputs can be set, not .{attr} of {row}")
+        what = row.label if isinstance(row, EventType) else f"a {row}"
+        raise Refusal(f"only columns of rows and outputs can be set, not .{attr} of {what}{ALWAYS}")
     field = row.field(attr)
     if field is None:
         raise _unknown(row, attr)
     _, kind, precision, scale, offset, stored, is_key = field
     if row.read_only:
-        raise Refusal(f"{row.label} was declared mode='read', so .{attr} cannot be set")
+        raise Refusal(f"{row.label} was declared mode='read', so .{attr} cannot be set{ALWAYS}")
     if is_key:
-        raise Refusal(f"{row.label}.{attr} is a key column and cannot be set")
+        raise Refusal(f"{row.label}.{attr} is a key column and cannot be set{ALWAYS}")
     target = value_type(kind, precision, scale)
     plain = types.unliteral(value)
     _refuse_store(f"{row.label}.{attr}", kind, plain)
@@ -305,7 +311,7 @@ def _refuse_store(where: str, kind: str, value: types.Type) -> None:
         return
     to_integer = isinstance(value, types.Float) and kind in ("int", "bigint")
     hint = "; use int() or round()" if to_integer else ""
-    raise Refusal(f"{where} is {kind}, and a {value} cannot be stored in it{hint}")
+    raise Refusal(f"{where} is {kind}, and a {value} cannot be stored in it{hint}{ALWAYS}")
 
 
 def _narrow(context: Any, builder: Any, value: Any, kind: str, stored: str) -> Any:
@@ -488,7 +494,25 @@ def _text_not(text: Any) -> Any:
 def _abort(reason: Any) -> Any:
     if isinstance(reason, TextType):
         return lambda reason: _abort_with(reason)
-    raise Refusal(f"the reason of abort must be a text, not {reason}")
+    raise Refusal(f"the reason of abort must be a text, not {reason}{ALWAYS}")
+
+
+def _may_be_abort(value: Any) -> bool:
+    return isinstance(value, types.Optional) and isinstance(value.type, AbortType)
+
+
+@overload(bool, strict=False)
+def _abort_truth(value: Any) -> Any:
+    if isinstance(value, AbortType):
+        return lambda value: True
+    return (lambda value: value is not None) if _may_be_abort(value) else None
+
+
+@overload(operator.not_, strict=False)
+def _abort_not(value: Any) -> Any:
+    if isinstance(value, AbortType):
+        return lambda value: False
+    return (lambda value: value is None) if _may_be_abort(value) else None
 
 
 @intrinsic
@@ -504,7 +528,7 @@ def _bury(typing_context: Any, row: Any) -> Any:
 @overload(actions.delete, strict=False)
 def _delete(row: Any) -> Any:
     if not isinstance(row, RecordType) or not any(field[6] for field in row.fields):
-        raise Refusal(f"delete needs a row, not {row}")
+        raise Refusal(f"delete needs a row, not {row}{ALWAYS}")
     if row.read_only:
-        raise Refusal(f"{row.label} was declared mode='read', so it cannot be deleted")
+        raise Refusal(f"{row.label} was declared mode='read', so it cannot be deleted{ALWAYS}")
     return lambda row: _bury(row)

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from headgate.execution.actions import Abort
+from headgate.execution.actions import Abort, watched
 from headgate.execution.output import Output
 from headgate.execution.signature import Signature
 from headgate.state.table import Access, Table
@@ -223,10 +223,15 @@ class SerialOracle:
                 _create(access.table, records)
         try:
             event.left = _left(signature, rows)
-            with decimal.localcontext(EXACT):
+            with decimal.localcontext(EXACT), watched() as made:
                 answer = body(signature.function)(*_arguments(signature, event, values, rows))
                 if isinstance(answer, Abort):
                     return answer.reason
+                if made:
+                    lost = f"abort({made[0].reason!r}) was not returned; return hg.abort(...)"
+                    return f"error: LostAbort: {lost}"
+                if answer is not None:
+                    raise TypeError("a transaction returns nothing or hg.abort('why')")
                 failed = _failed_check(signature.accesses, rows)
         except Exception as error:
             return _error_reason(error)
