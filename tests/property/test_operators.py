@@ -20,11 +20,12 @@ from typing import Any
 import pytest
 
 import headgate as hg
+from headgate.state.schema import Schema
 from headgate.testing import SerialOracle, results_difference
 from tests.property.harness import decoded, same_bytes
 
 EVENT = """op int, a bigint, b bigint, c bigint, small int, x double, y double, f float,
-    d decimal(12,2), e decimal(9,4), p boolean, q boolean, s string, t string,
+    d decimal(12,2), e decimal(9,4), h decimal(18,4), p boolean, q boolean, s string, t string,
     day date, ts timestamp, ns array<bigint>, xs array<double>"""
 OUT = "r bigint, v double, u boolean, g float, m decimal(18,4), k string, w int"
 ANCHOR = hg.Table("anchor", "id bigint, n bigint", key="id")
@@ -39,6 +40,8 @@ FLOATS = [0.0, -0.0, 1.0, -1.0, 0.1, -0.1, 0.5, -0.5, 1.5, 2.5, -2.5, 3.0, 2.675
           math.nan]  # fmt: skip
 DECIMALS = ["0", "0.01", "-0.01", "0.05", "1.00", "-1.00", "2.50", "99.99", "9999999999.99",
             "-9999999999.99"]  # fmt: skip
+HUGE = ["0", "99999999999999.9999", "-99999999999999.9999", "12345678901234.5679",
+        "90071992547409.9321", "70000000000000.0001", "0.0003"]  # fmt: skip
 
 _INT_PAIR = ["+", "-", "*", "//", "%", "&", "|", "^", "<<", ">>", "**"]
 _COMPARE = ["<", "<=", ">", ">=", "==", "!="]
@@ -123,6 +126,8 @@ _STORED = [
     ("g", "e.x"), ("g", "e.f * 2"), ("g", "e.f + e.f"), ("g", "e.a"), ("g", "e.f / 3"),
     ("k", "e.s if e.p else e.t"), ("k", "e.s or e.t"), ("k", "e.s and 'z'"),
     ("w", "e.a"), ("w", "e.small + e.small"), ("w", "int(e.x)"), ("w", "-e.small"),
+    ("v", "float(e.h)"), ("v", "float(e.h + e.d)"), ("m", "e.h + e.h"), ("m", "e.h + e.d"),
+    ("r", "int(e.h)"), ("u", "e.h == e.a"), ("m", "e.h * e.small"), ("v", "float(e.h) / 3"),
     ("r", "(q := e.a) + q"), ("r", "e.a if (q := e.b) > 2 else q"),
 ]  # fmt: skip
 EXPRESSIONS = [*_expressions(), *_STORED]
@@ -184,6 +189,7 @@ def _values(column: str) -> list[Any]:
         "f": [struct.unpack("f", struct.pack("f", value))[0] for value in singles],
         "d": [Decimal(text) for text in DECIMALS],
         "e": [Decimal(text) for text in ("0", "0.0001", "-0.0050", "1.5", "99999.9999")],
+        "h": [Decimal(text) for text in HUGE],
         "p": [True, False], "q": [True, False],
         "s": ["", "a", "b"], "t": ["", "b", "long text"],
         "day": [datetime.date(1970, 1, 1), datetime.date(1969, 12, 30), datetime.date.max],
@@ -194,25 +200,7 @@ def _values(column: str) -> list[Any]:
     }[column]  # fmt: skip
 
 
-COLUMNS = [
-    "a",
-    "b",
-    "c",
-    "small",
-    "x",
-    "y",
-    "f",
-    "d",
-    "e",
-    "p",
-    "q",
-    "s",
-    "t",
-    "day",
-    "ts",
-    "ns",
-    "xs",
-]
+COLUMNS = [name for name in Schema.parse(EVENT, "event").names if name != "op"]
 
 
 def events_for(

@@ -56,12 +56,19 @@ class Code:
                 depth = {0: top, top: 0}.get(depth, depth)
             elif step.opname == "COPY":
                 depth = int(step.arg or 0) - 1 if depth == 0 else depth - 1
-            elif step.opname not in ("RESUME", "NOP", "CACHE", "PRECALL", "KW_NAMES"):
+            elif step.opname not in ("RESUME", "NOP", "CACHE", "KW_NAMES"):
                 pushed = _pushed(step)
                 if depth < pushed:
                     return back
                 depth += dis_effect(step, pushed)
         return None
+
+    def callee(self, number: int) -> int | None:
+        """The step that loaded what a call calls."""
+        if self.steps[number - 1].opname == "PRECALL":  # it took the arguments
+            return self.origin(number, 0)
+        below = 1 if sys.version_info >= (3, 13) else 0
+        return self.origin(number, int(self.steps[number].arg or 0) + below)
 
     def stored(self, name: str) -> list[int]:
         """The steps that set a local variable."""
@@ -78,7 +85,8 @@ def _pushed(step: dis.Instruction) -> int:
         return 2
     if step.opname.startswith(("STORE_", "DELETE_", "POP_", "RETURN_", "JUMP_", "LIST_", "SET_")):
         return 0
-    return 0 if step.opname in ("MAKE_CELL", "COPY_FREE_VARS", "DICT_UPDATE", "MAP_ADD") else 1
+    silent = ("MAKE_CELL", "COPY_FREE_VARS", "DICT_UPDATE", "MAP_ADD", "PRECALL")
+    return 0 if step.opname in silent else 1
 
 
 def dis_effect(step: dis.Instruction, pushed: int) -> int:

@@ -17,6 +17,7 @@ from numba.core import types
 from numba.extending import intrinsic, lower_cast, models, overload, register_model
 
 from headgate.execution import actions
+from headgate.execution.floats import quotient
 from headgate.execution.refusal import ALWAYS, Refusal
 
 I128 = ir.IntType(128)
@@ -104,7 +105,7 @@ def _cast(context: Any, builder: Any, source: Any, target: Any, value: Any) -> A
     return _prepare(context, builder, value, source, target.scale)
 
 
-def _sum_intrinsic(method: str) -> Any:
+def _sum_intrinsic(instruction: str) -> Any:
     @intrinsic
     def combine(typing_context: Any, left: Any, right: Any) -> Any:
         result = _common(left, right)
@@ -112,15 +113,18 @@ def _sum_intrinsic(method: str) -> Any:
         def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             one = _prepare(context, builder, args[0], left, result.scale)
             other = _prepare(context, builder, args[1], right, result.scale)
-            return getattr(builder, method)(one, other)
+            pair = getattr(builder, instruction)(one, other)
+            with builder.if_then(builder.extract_value(pair, 1), likely=False):
+                context.call_conv.return_user_exc(builder, OverflowError, ("overflow",))
+            return builder.extract_value(pair, 0)
 
         return result(left, right), generate
 
     return combine
 
 
-_add = _sum_intrinsic("add")
-_sub = _sum_intrinsic("sub")
+_add = _sum_intrinsic("sadd_with_overflow")
+_sub = _sum_intrinsic("ssub_with_overflow")
 
 
 @intrinsic
@@ -272,22 +276,30 @@ def _decimal(text: Any) -> Any:
     raise Refusal(f"decimal() needs a literal like '0.05', not {text}")
 
 
+def _one_word(context: Any, builder: Any, wide: Any) -> Any:
+    """The 64 bits of a 128-bit integer that fits them; else an OverflowError."""
+    word = builder.trunc(wide, I64)
+    lost = builder.icmp_signed("!=", builder.sext(word, I128), wide)
+    with builder.if_then(lost, likely=False):
+        context.call_conv.return_user_exc(builder, OverflowError, ("overflow",))
+    return word
+
+
 @intrinsic
 def _whole(typing_context: Any, value: Any) -> Any:
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         whole = _shift_down(builder, args[0], value.scale, half_up=False)
-        word = builder.trunc(whole, I64)
-        lost = builder.icmp_signed("!=", builder.sext(word, I128), whole)
-        with builder.if_then(lost, likely=False):
-            context.call_conv.return_user_exc(builder, OverflowError, ("overflow",))
-        return word
+        return _one_word(context, builder, whole)
 
     return types.int64(value), generate
 
 
 @intrinsic
-def _low_word(typing_context: Any, value: Any) -> Any:
-    return types.int64(value), lambda context, builder, sig, args: builder.trunc(args[0], I64)
+def _digits(typing_context: Any, value: Any) -> Any:
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return _one_word(context, builder, args[0])
+
+    return types.int64(value), generate
 
 
 @overload(int, strict=False)
@@ -303,8 +315,8 @@ def _float(value: Any) -> Any:
         return None
     if value.digits > INTEGER_DIGITS:
         raise Refusal("float() of a product of decimals; store it in a column first")
-    divisor = float(10**value.scale)
-    return lambda value: _low_word(value) / divisor
+    divisor = 10**value.scale
+    return lambda value: quotient(_digits(value), divisor)  # rounded once, as Python does
 
 
 def _shift_down(builder: Any, value: Any, places: int, *, half_up: bool) -> Any:

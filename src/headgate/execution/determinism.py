@@ -110,7 +110,7 @@ class _Reader:
         }
 
     def read(self) -> None:
-        changed = changed_names(self.function.__globals__)
+        changed = changed_names(self.function.__globals__, self._plain_names())
         for code in codes(self.function.__code__):
             for number in range(len(code.steps)):
                 self._judge_step(code, number)
@@ -120,6 +120,13 @@ class _Reader:
                         code, number, f"{step.argval} is changed at {changed[step.argval]}",
                         "put it into the event or a table",
                     )  # fmt: skip
+
+    def _plain_names(self) -> set[str]:
+        """The names of the module that it reads and that stand for values, not for code."""
+        scope, fixed = self.function.__globals__, (type, types.ModuleType, types.FunctionType)
+        steps = (step for code in codes(self.function.__code__) for step in code.steps)
+        read = {str(step.argval) for step in steps if step.opname == "LOAD_GLOBAL"}
+        return {name for name in read if name in scope and not isinstance(scope[name], fixed)}
 
     def _refuse(self, code: Code, number: int, what: str, remedy: str) -> DeclarationError:
         return _refusal(self.where, code.place(number), what, remedy)
@@ -228,7 +235,7 @@ class _Reader:
         if step.opname in ("BUILD_SET", "SET_UPDATE"):
             return True
         if step.opname in ("CALL", "CALL_FUNCTION"):
-            callee = code.origin(made, int(step.arg or 0))
+            callee = code.callee(made)
             known, value = self._value(code.steps[callee]) if callee is not None else (False, 0)
             return known and value in (set, frozenset)
         known, value = (True, step.argval) if step.opname == "LOAD_CONST" else self._value(step)
@@ -312,17 +319,32 @@ def changed_global(code: Code, number: int) -> Any:
     return step if step.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF") else None
 
 
-def changed_names(scope: dict[str, Any]) -> dict[str, Place]:
-    """The names of a module that functions of it change, as far as these are there already."""
+def changed_names(scope: dict[str, Any], names: set[str]) -> dict[str, Place]:
+    """Those of the names that functions of the module change, as far as these are there already."""
     found: dict[str, Place] = {}
     for value in list(scope.values()):
-        if isinstance(value, types.FunctionType) and value.__globals__ is scope:
-            for code in codes(value.__code__):
-                for number, step in enumerate(code.steps):
-                    if step.opname == "STORE_GLOBAL":
-                        found.setdefault(str(step.argval), code.place(number))
-                    elif step.opname == "STORE_SUBSCR":
-                        changed = changed_global(code, number)
-                        if changed is not None and changed.opname == "LOAD_GLOBAL":
-                            found.setdefault(str(changed.argval), code.place(number))
+        if not isinstance(value, types.FunctionType) or value.__globals__ is not scope:
+            continue
+        for code in codes(value.__code__) if names.intersection(_all_names(value)) else ():
+            for number, step in enumerate(code.steps):
+                name = _changed_at(code, number, step)
+                if name in names:
+                    found.setdefault(name, code.place(number))
     return found
+
+
+def _all_names(function: Any) -> set[str]:
+    return {name for code in codes(function.__code__) for name in code.code.co_names}
+
+
+def _changed_at(code: Code, number: int, step: Any) -> str:
+    """The name of the module's value that a step changes, or nothing."""
+    if step.opname == "STORE_GLOBAL":
+        return str(step.argval)
+    if step.opname in ("STORE_SUBSCR", "DELETE_SUBSCR"):
+        changed = changed_global(code, number)
+        is_global = changed is not None and changed.opname == "LOAD_GLOBAL"
+        return str(changed.argval) if is_global else ""
+    before = code.steps[number - 1]
+    is_method = step.opname == "LOAD_METHOD" and step.argval in _CHANGING
+    return str(before.argval) if is_method and before.opname == "LOAD_GLOBAL" else ""

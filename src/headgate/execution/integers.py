@@ -539,8 +539,8 @@ class Int64(int, metaclass=_Kind):
 
     __slots__ = ()
 
-    def __new__(cls, *given: Any) -> Int64:
-        made = super().__new__(cls, *given)
+    def __new__(cls, *given: Any, **named: Any) -> Int64:
+        made = super().__new__(cls, *given, **named)
         if not MIN <= made <= MAX:
             raise OverflowError("overflow")
         return made

@@ -160,7 +160,8 @@ class Interpreter:
         self.pool = pool
         from headgate.execution.kernel import check_function
 
-        self.checks = {table.name: check_function(table) for table in signature.tables}
+        checks = {table.name: check_function(table) for table in signature.tables}
+        self.checks = {name: one and plain_form(one) for name, one in checks.items()}
         declared = [rows.table for rows in tables.values()]
         changing = (access.table for access in signature.accesses if not access.read_only)
         self.keeper = Keeper(tables, constraints_on(dict.fromkeys(changing), declared))

@@ -117,8 +117,8 @@ class _WholeKind(type):
 class Whole(metaclass=_WholeKind):
     """`int` inside a body."""
 
-    def __new__(cls, *given: Any) -> Any:
-        return whole(int(*given))
+    def __new__(cls, *given: Any, **named: Any) -> Any:
+        return whole(int(*given, **named))
 
 
 def _counted(function: Any) -> Any:

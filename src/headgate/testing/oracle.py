@@ -335,9 +335,9 @@ def _failed_check(accesses: Sequence[Access], rows: Sequence[Sequence[Record]]) 
 def _passes(table: Table, record: Record) -> bool:
     if table.check is None:
         return True
-    scope = {"row": View(record, table.key, read_only=True), "decimal": decimal.Decimal}
+    check = eval(f"lambda row: {table.check.python}", {"decimal": decimal.Decimal})
     with decimal.localcontext(EXACT):
-        return bool(eval(table.check.python, scope))
+        return bool(body(check)(View(record, table.key, read_only=True)))
 
 
 def _error_reason(error: Exception) -> str:

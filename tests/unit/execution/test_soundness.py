@@ -146,6 +146,9 @@ CHANCE = {
     "what another function changes": ("row.n = count",
                                       "count = 0\ndef other():\n    global count\n    count = 2\n",
                                       6, "is changed at <shell>:4"),
+    "what another function fills": ("row.n = 1 if event.a in seen else 0",
+                                    "seen = []\ndef other(a):\n    seen.append(a)\n",
+                                    5, "is changed at <shell>:3"),
     "a default that lives on": ("row.n = more(event.a)",
                                 "def more(a, seen=[]):\n    return a\n", 1, "lives on"),
     "a set of texts": ("for name in {event.name, 'b'}:\n    row.name = name", "", 2,
@@ -213,3 +216,12 @@ def test_a_variable_that_may_have_no_value_is_refused(name: str) -> None:
 def test_a_variable_that_every_way_sets_is_taken() -> None:
     function = defined("if event.a > 10:\n    fee = 7\nelse:\n    fee = 1\nrow.n = event.b + fee")
     hg.transaction(event=EVENT)(function)
+
+
+def test_a_call_on_the_way_to_a_column_is_no_change_of_the_module() -> None:
+    function = defined(
+        "row.n += capped(event.a, math.floor(event.x)) - LIMIT", "LIMIT = 3\ndef capped(a, b):\n"
+        "    return min(a, b)\n",
+    )  # fmt: skip
+    for compiled in (True, False):
+        hg.transaction(event=EVENT, compiled=compiled)(function)
