@@ -332,7 +332,8 @@ class Attempt:
                 batch = rows.add_column(1, ALIVE, alive).combine_chunks().to_batches()[0]
                 found[draft.storage.name] = draft.storage.to_files(batch)
         for draft in self._drafts.dropped:
-            slots = self._reader.table(draft.storage.name, self._epoch, columns=[], with_slots=True)
+            key = [draft.storage.column(draft.key[0])]
+            slots = self._reader.table(draft.storage.name, self._epoch, None, key, with_slots=True)
             if len(slots):
                 alive = pa.repeat(pa.scalar(False), len(slots))
                 gone = slots.select([SLOT]).append_column(ALIVE, alive)
