@@ -219,6 +219,7 @@ class Changes:
             held.unique.remove(column)
             self.migration = self.migration.drop_unique(name, column)
 
+
 class World:
     """A store on a simulated disk beside its model."""
 
