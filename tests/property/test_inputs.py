@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headgate as hg
+from headgate.state import fitting
 from headgate.testing.scalars import same
 from tests.property import arriving
 from tests.property.arriving import ENCODINGS, SOURCES, TAKES, Given
@@ -260,3 +261,30 @@ def list_judged(items: list[Given] | None) -> tuple[str, int | None]:
         if any(found == word for found, _ in judged):
             return word.replace("null", "null value") + ": x", None
     return "", sum(value for _, value in judged) * 10 + len(judged)
+
+
+# --- canaries: bugs that the tests above must see -------------------------------------------------
+
+CANARIES: dict[str, tuple[str, Any, str, pa.Array, str]] = {
+    "what is out of range wraps": (
+        "_mark", lambda *marked: None, "timestamp",
+        pa.array([2**62], pa.timestamp("s")), "out of range",
+    ),
+    "nulls among words are words": (
+        "_decoded", lambda array: array, "string",
+        pa.DictionaryArray.from_arrays(pa.array([0]), pa.array([None], pa.string())), "null",
+    ),
+    "texts are not looked at": (
+        "_fit_texts", lambda array: fitting.Fit(array), "string",
+        SOURCES["string"].array([Given("text", b"\xff", b"\xff")]), "not UTF-8",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", CANARIES)
+def test_the_comparison_sees_a_seeded_bug(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, bug, declared, column, word = CANARIES[what]
+    check(declared, pa.table({"n": numbers(1), "x": column}), [(word, None)], False)
+    monkeypatch.setattr(fitting, name, bug)
+    with pytest.raises(Exception, match=r"assert|utf-8"):
+        check(declared, pa.table({"n": numbers(1), "x": column}), [(word, None)], False)
