@@ -5,6 +5,7 @@ It is what recovery brings back and what a commit moves forward; it knows nothin
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -23,6 +24,7 @@ from headgate.state.table import Table
 
 Source = tuple[str, int]
 POOL_SLACK = 1 << 18  # texts the string pool may hold for nothing before it is compacted
+RESULTS_KEPT_ROWS = 100_000  # of an engine in memory
 SNAPSHOT_CHUNK_ROWS = 1 << 16
 
 
@@ -45,6 +47,9 @@ class Memory:
             str, tuple[int, int]
         ] = {}  # query -> its last batch and that one's epoch
         self._pool_used = 0
+        # Without a store: the results of the newest epochs, for queries.
+        self.results: deque[tuple[int, pa.RecordBatch]] = deque()
+        self._results_rows = 0
 
     def restore(self, recovered: Recovered) -> None:
         """Take the state that recovery found, before any input that is still to be run again.
@@ -90,6 +95,13 @@ class Memory:
         self.inlets.update(inlets)
         self.replica.note(self.epoch, changed, logged or {})
         self._compact_pool()
+
+    def keep_results(self, batch: pa.RecordBatch) -> None:
+        """Keep the results of this epoch, where no log does, and forget the oldest."""
+        self.results.append((self.epoch, batch))
+        self._results_rows += batch.num_rows
+        while len(self.results) > 1 and self._results_rows > RESULTS_KEPT_ROWS:
+            self._results_rows -= self.results.popleft()[1].num_rows
 
     def _compact_pool(self) -> None:
         if self.pool.count > 2 * self._pool_used + POOL_SLACK:

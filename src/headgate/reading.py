@@ -28,6 +28,7 @@ from headgate.query.sql import (
     run_sql,
     select_rows,
 )
+from headgate.query.store_sql import RESULTS, read_results, unite_results
 from headgate.query.stored import read_table
 from headgate.state.schema import Schema
 from headgate.state.storage import require_table
@@ -63,6 +64,7 @@ class Reading:
 
     def __init__(self, memory: Memory, journal: Journal, guard: Guard, lock: EngineLock) -> None:
         self._replica = memory.replica
+        self._recent_results = memory.results
         self._journal = journal
         self._guard = guard
         self._connections = Connections()
@@ -88,11 +90,23 @@ class Reading:
         """
         _check_epoch(epoch)
         if epoch is not None and epoch != self._replica.published:
-            return self._past(query, epoch), epoch
+            return self._with_results(query, self._past(query, epoch), epoch), epoch
         tables, seen = self._tables(named_in(query, self._replica.copies), epoch)
         for name, copy in self._replica.copies.items():  # for lists of tables and hints of errors
             tables.setdefault(name, copy.table.schema.arrow.empty_table())
-        return tables, seen
+        return self._with_results(query, tables, seen), seen
+
+    def _with_results(
+        self, query: str, tables: dict[str, pa.Table], epoch: int
+    ) -> dict[str, pa.Table]:
+        """The tables, and the results up to the epoch if the query names them."""
+        if any(name.lower() == RESULTS for name in tables) or not named_in(query, [RESULTS]):
+            return tables
+        if self._journal.store is None:
+            kept = [one for one in tuple(self._recent_results) if one[0] <= epoch]
+            return {**tables, RESULTS: unite_results({}, kept)}
+        with self._held(epoch) as reader:
+            return {**tables, RESULTS: read_results(reader, epoch)}
 
     def scan(
         self,

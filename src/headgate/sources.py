@@ -86,6 +86,8 @@ class Sources:
             held = 0 if state is None or state.held is None else state.held.num_rows
             told = Applied(stream, source[1], epoch, dict(zip(OUTCOMES, counts, strict=True)), held)
             self._applied.setdefault(source[0], deque(maxlen=APPLIED_KEPT)).append(told)
+        if self._journal.store is None and batch.num_rows:
+            self._memory.keep_results(batch)
         if source is not None and self._journal.store is None:
             self._recent[source[0]] = with_epoch(batch, epoch)
 

@@ -352,6 +352,9 @@ def test_metrics_count_what_happened(tmp_path: Path) -> None:
             http.post("/transactions/transfer", json={"src": 1, "dst": 2, "amount": amount})
         http.get("/nothing")
         text = http.get("/metrics").text
+        asked = "select outcome, count(*) as n from results group by outcome order by outcome"
+        found = http.post("/sql", json={"query": asked}).json()
+    assert found["rows"] == [["aborted", 1], ["committed", 2]]
     assert 'headgate_calls_total{transaction="transfer",outcome="committed"} 2\n' in text
     assert 'headgate_calls_total{transaction="transfer",outcome="aborted"} 1\n' in text
     assert 'headgate_requests_total{route="call",status="200"} 3\n' in text

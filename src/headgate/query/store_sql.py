@@ -86,14 +86,19 @@ def _read_table(store: StoreReader, name: str, epoch: int, empty: pa.Table) -> p
 
 def read_results(store: StoreReader, epoch: int) -> pa.Table:
     """All recorded results up to an epoch, in the columns of all streams together."""
-    streams = [
-        declared["results"] for declared in store.declared(epoch).get("streams", {}).values()
-    ]
+    streams = store.declared(epoch).get("streams", {})
+    return unite_results(streams, store.results(store.first_epoch() + 1, epoch))
+
+
+def unite_results(
+    declared: Mapping[str, Any], recorded: Iterable[tuple[int, pa.RecordBatch]]
+) -> pa.Table:
+    """Results of epochs as one table, with the columns of all declared streams."""
+    streams = [one["results"] for one in declared.values()]
     schemas = [Schema.parse(columns, structs=True).arrow for columns in [RESULT_COLUMNS, *streams]]
     fields = {field.name: field for schema in schemas for field in schema}
     parts = [pa.schema(list(fields.values())).empty_table()]
-    for number, batch in store.results(store.first_epoch() + 1, epoch):
-        parts.append(_with_epoch(batch, number))
+    parts += [_with_epoch(batch, number) for number, batch in recorded]
     return _united(parts)
 
 
