@@ -220,7 +220,7 @@ def request(server: Running, text: str, body: str = "") -> socket.socket:
     """A connection that has sent a request and reads nothing."""
     connection = socket.create_connection(("127.0.0.1", server.port), timeout=30)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    head = f"{text} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {server.token}\r\n"
+    head = f"{text} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {server.token}\r\n"
     head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
     connection.sendall((head + body).encode())
     return connection

@@ -51,7 +51,7 @@ def say_error(message: str) -> None:
     message = " ".join(line.strip() for line in lines if line.strip())
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     console.print("[bold red]error:[/bold red]", end=" ")
-    console.print(message, markup=False)
+    console.print(output.visible(message), markup=False)
 
 
 app = typer.Typer(
@@ -169,6 +169,13 @@ def serve(
         typer.Option(help="Tokens, one on a line, maybe with the time each expires."),
     ] = None,
     no_token: Annotated[bool, typer.Option("--no-token", help="Take everyone.")] = False,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(help="A name that clients may call the server by; * for any."),
+    ] = None,
+    allow_origin: Annotated[
+        list[str] | None, typer.Option(help="An origin whose pages may ask: https://example.org.")
+    ] = None,
     max_body: Annotated[int, typer.Option(min=1, help="Bytes of a request.")] = 1 << 20,
     query_seconds: Annotated[float, typer.Option(help="How long a query may take.")] = 30.0,
     query_memory: Annotated[int, typer.Option(min=1, help="MiB that a query may take.")] = 1024,
@@ -191,7 +198,8 @@ def serve(
         query_memory_bytes=query_memory << 20,
         rows_max=max_rows,
     )
-    settings = server.Settings(host, port, token_file, not no_token, limits)
+    hosts, origins = tuple(allow_host or ()), tuple(allow_origin or ())
+    settings = server.Settings(host, port, token_file, not no_token, limits, hosts, origins)
     server.serve(import_module("headgate.web.target").open_target(target), settings, typer.echo)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
@@ -13,7 +14,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.csv
 from rich import box
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table as Grid
 from rich.text import Text
 
@@ -38,11 +39,33 @@ def make_console() -> Console:
     return console if console.is_terminal else Console(highlight=False, width=PIPE_COLUMNS)
 
 
+def visible(text: str) -> str:
+    """A text with every character that a terminal would obey written out.
+
+    >>> visible("red: \\x1b[31m")
+    'red: \\\\x1b[31m'
+    """
+    return _COMMANDS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+# The controls of C0 and C1, delete, and what turns the direction of the text around.
+_COMMANDS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+class _Grid(Grid):
+    """A table whose texts are shown as they are: no markup, nothing that a terminal obeys."""
+
+    def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
+        plain = (Text(visible(cell)) if isinstance(cell, str) else cell for cell in cells)
+        super().add_row(*plain, **options)
+
+
 def make_grid(title: str | None, columns: Mapping[str, str]) -> Grid:
     """An empty table with these columns and their sides, "left" or "right"."""
-    grid = Grid(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold")
+    head = None if title is None else Text(visible(title))
+    grid = _Grid(box=box.SIMPLE_HEAD, title=head, title_justify="left", title_style="bold")
     for name, side in columns.items():
-        grid.add_column(Text(name), justify="right" if side == "right" else "left")
+        grid.add_column(Text(visible(name)), justify="right" if side == "right" else "left")
     return grid
 
 
@@ -75,12 +98,14 @@ def _cell(value: Any) -> Text:
         return Text("null", "dim")
     if isinstance(value, datetime.datetime) and value.tzinfo is not None:
         return Text(value.astimezone(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S.%f UTC"))
-    return Text(str(value))
+    return Text(visible(str(value)))
 
 
 def _write_json(answer: pa.Table) -> None:
     """One array, a row on each line: both a JSON document and easy to cut by lines."""
     lines = [json.dumps(_plain(row), ensure_ascii=False) for row in answer.to_pylist()]
+    if sys.stdout.isatty():
+        lines = [visible(line) for line in lines]
     sys.stdout.write("[" + ",\n ".join(lines) + "]\n")
 
 
@@ -103,7 +128,13 @@ def _plain(value: Any) -> Any:
 
 def _write_csv(answer: pa.Table) -> None:
     sys.stdout.flush()
-    pyarrow.csv.write_csv(answer, _binary_output())
+    if not sys.stdout.isatty():
+        pyarrow.csv.write_csv(answer, _binary_output())
+        return
+    written = pa.BufferOutputStream()
+    pyarrow.csv.write_csv(answer, written)
+    text = written.getvalue().to_pybytes().decode(errors="backslashreplace")
+    sys.stdout.write("".join(f"{visible(line)}\n" for line in text.split("\n")[:-1]))
 
 
 def _write_arrow(answer: pa.Table) -> None:

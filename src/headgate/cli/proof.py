@@ -14,6 +14,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from headgate.cli import ledger
+from headgate.cli.output import visible
 from headgate.cli.tally import Tally
 
 Ask = Callable[[str], list[tuple[Any, ...]]]
@@ -99,7 +100,7 @@ def outcomes_table(ask: Ask) -> RenderableType:
     grid.add_column("reason")
     grid.add_column("events", justify="right")
     for outcome, reason, count in ask(REASONS):
-        grid.add_row(outcome, reason, f"{count:,}")
+        grid.add_row(outcome, Text(visible(str(reason))), f"{count:,}")
     return grid
 
 

@@ -161,7 +161,7 @@ class Shell:
             grid.add_row(column.name, str(column.type), "key" if is_key else "")
         output.make_console().print(grid)
         if declared.get("check"):
-            print(f"check: {declared['check']}")
+            print(output.visible(f"check: {declared['check']}"))
 
 
 def columns_of(store: StoreReader, epoch: int | None = None) -> dict[str, Schema]:

@@ -7,19 +7,23 @@ import os
 from rich.console import Console
 from rich.text import Text
 
-from headgate.cli.output import amount_of_bytes, numbers
+from headgate.cli.output import amount_of_bytes, numbers, visible
 from headgate.durability import Report
 
 
 def show(console: Console, report: Report, store: str) -> None:
     """Print the findings, then the verdict; `store` is the path as the user wrote it."""
     for name, value in _facts(report):
-        console.print(Text.assemble((f"{name:<10}", "dim"), value), soft_wrap=True)
+        console.print(Text.assemble((f"{name:<10}", "dim"), visible(value)), soft_wrap=True)
     for damage in report.damages:
-        console.print(Text.assemble((f"{'damaged':<10}", "bold red"), damage), soft_wrap=True)
+        console.print(
+            Text.assemble((f"{'damaged':<10}", "bold red"), visible(damage)), soft_wrap=True
+        )
     style = "green" if report.is_whole else "bold red"
     word = "whole" if report.is_whole else "DAMAGED"
-    console.print(Text.assemble((f"{word}: ", style), verdict(report, store)), soft_wrap=True)
+    console.print(
+        Text.assemble((f"{word}: ", style), visible(verdict(report, store))), soft_wrap=True
+    )
 
 
 def _facts(report: Report) -> list[tuple[str, str]]:

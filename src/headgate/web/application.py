@@ -28,6 +28,7 @@ from headgate.web.door import Door, header, read_body
 from headgate.web.following import Following, read_place
 from headgate.web.limits import Limits
 from headgate.web.openapi import EVENTS, KEY_HEADER, KEY_PATTERN, make_document
+from headgate.web.origins import Origins
 from headgate.web.refusals import Refusal
 from headgate.web.served import Served
 from headgate.web.tokens import Tokens
@@ -38,6 +39,7 @@ from headgate.web.workers import Question, Workers
 READ_THREADS = 2
 PIECE_BYTES = 1 << 16
 STOP_AGAIN_SECONDS = 0.2
+TOLD_MAX = 16_384
 _KEY = re.compile(KEY_PATTERN)
 
 
@@ -69,8 +71,9 @@ class Application:
         self._readers = {name: EventReader(found) for name, found in served.transactions.items()}
         self._collector = Collector(served.calling)
         self._unread_bytes = 0
+        self._told: dict[tuple[int, int], None] = {}  # the places of the last keyed calls
 
-    def door(self) -> Door:
+    def door(self, origins: Origins | None = None) -> Door:
         """The whole application, as a server runs it."""
         routes = [
             Route("/transactions/{name}", Endpoint(self.call), methods=["POST"]),
@@ -85,7 +88,7 @@ class Application:
             Route("/openapi.json", self.document, methods=["GET"]),
         ]
         router = Router(routes, redirect_slashes=False)
-        return Door(router, self._tokens, self._limits, self._metrics)
+        return Door(router, self._tokens, self._limits, self._metrics, origins)
 
     def warm(self) -> None:
         """Begin to start what the first query needs."""
@@ -119,13 +122,29 @@ class Application:
         columns = reader.read(await self._json_body(scope, receive))
         if self._collector.count >= self._limits.calls_waiting_max:
             raise busy("calls")
-        began = perf_counter()
+        began, before = perf_counter(), self._served.epoch()
         result = dict(await self._collector.submit(Call(reader.transaction, columns, key)))
-        self._metrics.note_call(name, result["outcome"], perf_counter() - began)
+        if key is None or self._is_new(result, before):
+            self._metrics.note_call(name, result["outcome"], perf_counter() - began)
+        else:
+            self._metrics.note_replay(name)
         body = encode(result if reader.is_plain else plain(result))
         headers = [(b"content-type", b"application/json"), _length(body)]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
+
+    def _is_new(self, result: dict[str, Any], before: int) -> bool:
+        """Whether a keyed call was run for this request, and not for an earlier one with its key.
+
+        Its epoch is then younger than the request, and no other request was told of its place.
+        """
+        place = result["epoch"], result["position"]
+        if place[0] <= before or place in self._told:
+            return False
+        self._told[place] = None
+        if len(self._told) > TOLD_MAX:
+            del self._told[next(iter(self._told))]
+        return True
 
     def _no_transaction(self, name: str) -> Refusal:
         if name in self._served.streams:

@@ -1,7 +1,7 @@
 """The door: every request comes in and every answer goes out here.
 
-Invariant: a request has a number and a token (or is refused), its body is bounded, its end is
-counted, and whatever goes wrong inside leaves as a refusal, never as a trace.
+Invariant: a request has a number, a host that is ours and a token (or is refused), its body is
+bounded, its end is counted, and whatever goes wrong inside leaves as a refusal, never as a trace.
 """
 
 from __future__ import annotations
@@ -19,12 +19,26 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from headgate.web.answers import encode
 from headgate.web.limits import Limits
 from headgate.web.metrics import Metrics
+from headgate.web.origins import Origins
 from headgate.web.refusals import Gone, Refusal, refusal_of
 from headgate.web.tokens import Tokens
 
 log = logging.getLogger("headgate.web")
 GONE_STATUS = 499  # counted when no one is left to be told
 OPEN_PATHS = frozenset({"/health"})
+_WANTED = frozenset({b"authorization", b"content-length", b"host", b"origin"})
+_SHARED = (
+    (b"vary", b"origin"),
+    (b"access-control-expose-headers", b"headgate-epoch, headgate-place, x-request-id"),
+)
+_MAY_SEND = (
+    (b"access-control-allow-methods", b"GET, POST"),
+    (
+        b"access-control-allow-headers",
+        b"authorization, content-type, idempotency-key, last-event-id",
+    ),
+    (b"access-control-max-age", b"600"),
+)
 _STATUS_CODES = {404: "not_found", 405: "method_not_allowed"}
 _SENTENCES = {404: "there is nothing at this address", 405: "this address has other methods"}
 
@@ -32,9 +46,17 @@ _SENTENCES = {404: "there is nothing at this address", 405: "this address has ot
 class Door:
     """The outermost application."""
 
-    def __init__(self, inside: ASGIApp, tokens: Tokens, limits: Limits, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        inside: ASGIApp,
+        tokens: Tokens,
+        limits: Limits,
+        metrics: Metrics,
+        origins: Origins | None = None,
+    ) -> None:
         self._inside = inside
         self._tokens = tokens
+        self._origins = origins if origins is not None else Origins()
         self._limits = limits
         self._metrics = metrics
         self._numbers = itertools.count(1)
@@ -50,6 +72,10 @@ class Door:
         scope["headgate.request"] = exit_.number
         try:
             headers = _wanted_headers(scope["headers"])
+            self._check_origin(headers, exit_)
+            if exit_.shared and _is_preflight(scope):
+                await exit_.allow()
+                return
             if scope["path"] not in OPEN_PATHS:
                 self._tokens.check(headers.get(b"authorization"))
             self._check_length(headers)
@@ -61,6 +87,13 @@ class Door:
         finally:
             route = getattr(scope.get("endpoint"), "__name__", "none")
             self._metrics.note_request(route, exit_.status, perf_counter() - began)
+
+    def _check_origin(self, headers: dict[bytes, bytes], exit_: _Exit) -> None:
+        host, origin = headers.get(b"host"), headers.get(b"origin")
+        text = None if origin is None else origin.decode("latin-1")
+        self._origins.check(None if host is None else host.decode("latin-1"), text)
+        if text is not None and self._origins.is_allowed(text):
+            exit_.shared = [(b"access-control-allow-origin", origin or b""), *_SHARED]
 
     def _check_length(self, headers: dict[bytes, bytes]) -> None:
         length = headers.get(b"content-length", b"0")
@@ -92,12 +125,14 @@ class _Exit:
         self.number = number
         self.status = 0
         self.has_begun = False
+        self.shared: list[tuple[bytes, bytes]] = []  # lets a page of another origin read
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.has_begun = True
             self.status = message["status"]
             message["headers"].append((b"x-request-id", self.number.encode()))
+            message["headers"] += self.shared
             await self._send(message)
         elif message.get("more_body"):
             await self._send_slowly(message)
@@ -109,6 +144,12 @@ class _Exit:
             await asyncio.wait_for(self._send(message), self._stall_seconds)
         except TimeoutError:
             raise Gone from None
+
+    async def allow(self) -> None:
+        """Tell a browser what a page of another origin may send."""
+        start = {"type": "http.response.start", "status": 204, "headers": list(_MAY_SEND)}
+        await self.send(start)
+        await self.send({"type": "http.response.body", "body": b""})
 
     async def refuse(self, refusal: Refusal) -> None:
         told = {"code": refusal.code, "message": refusal.message, "request": self.number}
@@ -122,7 +163,20 @@ class _Exit:
 
 
 def _wanted_headers(raw: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    return {name: value for name, value in raw if name in (b"authorization", b"content-length")}
+    """The headers that are looked at here; Refusal when one that says who asks comes twice."""
+    found: dict[bytes, bytes] = {}
+    for name, value in raw:
+        if name in _WANTED:
+            if name in found:
+                word = name.decode()
+                raise Refusal(400, "header_twice", f"the header {word} is there more than once")
+            found[name] = value
+    return found
+
+
+def _is_preflight(scope: Scope) -> bool:
+    asked = b"access-control-request-method"
+    return scope["method"] == "OPTIONS" and any(name == asked for name, _ in scope["headers"])
 
 
 def _of_router(error: HTTPException) -> Refusal:

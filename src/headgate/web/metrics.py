@@ -45,6 +45,7 @@ class Metrics:
         self._requests: Counter[tuple[str, int]] = Counter()
         self._latency: dict[str, Histogram] = {}
         self._outcomes: Counter[tuple[str, str]] = Counter()
+        self._replays: Counter[str] = Counter()
         self.call_seconds = Histogram(BUCKETS)
         self.followers = 0
 
@@ -58,6 +59,10 @@ class Metrics:
     def note_call(self, transaction: str, outcome: str, seconds: float) -> None:
         self._outcomes[transaction, outcome] += 1
         self.call_seconds.observe(seconds)
+
+    def note_replay(self, transaction: str) -> None:
+        """A call with a key was answered with the result it had before."""
+        self._replays[transaction] += 1
 
     def text(
         self, epoch: int, tables: Mapping[str, int], engine: EngineMetrics | None = None
@@ -73,6 +78,9 @@ class Metrics:
         ]
         what = "Calls over HTTP by outcome."
         lines += family("headgate_calls_total", "counter", what, outcomes)
+        replays = [({"transaction": name}, count) for name, count in sorted(self._replays.items())]
+        what = "Calls with a key that had been run before, answered again."
+        lines += family("headgate_replayed_calls_total", "counter", what, replays)
         what = "Clients that follow results now."
         lines += family("headgate_followers", "gauge", what, [({}, self.followers)])
         requests = [

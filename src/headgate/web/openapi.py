@@ -87,14 +87,17 @@ _ANSWER = {
 _REASONS = {
     400: "what was sent does not fit",
     401: "no token, an unknown one, or one that has expired",
+    403: "a host or an origin that the server does not take",
     404: "there is no such thing",
     405: "the address has other methods",
     406: "the client accepts no answer that there is",
+    408: "the request did not arrive in time",
     409: "what is asked for does not fit what is there",
     410: "these results were removed",
     413: "the body is too long",
     415: "the body is not JSON",
     422: "the query finds too much or takes too long",
+    431: "the head of the request is too long",
     503: "the server is busy, or its engine has stopped",
 }
 
@@ -104,7 +107,7 @@ def _operation(
 ) -> dict[str, Any]:
     error = {JSON: {"schema": {"$ref": "#/components/schemas/Error"}}}
     responses: dict[str, Any] = {"200": {"description": "done", "content": dict(media)}}
-    for status in (400, 401, 405, 413, *refused):
+    for status in (400, 401, 403, 405, 408, 413, 431, *refused):
         responses[str(status)] = {"description": _REASONS[status], "content": error}
     return {"summary": summary, "responses": responses, **more}
 

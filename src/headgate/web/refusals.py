@@ -6,6 +6,8 @@ of the request.
 
 from __future__ import annotations
 
+import re
+
 from headgate.errors import (
     ConflictError,
     DamageError,
@@ -53,5 +55,10 @@ _TOLD: tuple[tuple[type[HeadgateError], int, str], ...] = (
 
 
 def _sentence(message: str) -> str:
-    """The message without the picture that DuckDB draws below it."""
-    return " ".join(message.partition("\n\nLINE ")[0].split())
+    """The message without the picture that DuckDB draws below it, and without folders of ours."""
+    words = " ".join(message.partition("\n\nLINE ")[0].split())
+    return _PATH.sub(lambda found: found[1], words)
+
+
+# An absolute path of two names or more; of it the last one stays: the store's, or a file's of it.
+_PATH = re.compile(r"(?<![\w.)\]*/-])/(?:[^\s/:;,'\"()<>]+/)+([^\s/:;,'\"()<>]+)/?")

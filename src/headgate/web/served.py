@@ -140,7 +140,7 @@ class ServedStore:
     """A store's files, read beside its writer or without one: queries only."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._path = path.absolute()
         self._lock = threading.Lock()
         self._reader = StoreReader.open(path)
         self._tables: dict[str, Table] = {}

@@ -27,6 +27,7 @@ from headgate.errors import InputError
 from headgate.web.application import Application
 from headgate.web.connection import Connection, Connections
 from headgate.web.limits import Limits
+from headgate.web.origins import Origins
 from headgate.web.served import Served
 from headgate.web.tokens import Token, Tokens, make_token, read_tokens
 
@@ -48,11 +49,14 @@ class Settings:
     token_file: Path | None = None
     needs_token: bool = True
     limits: Limits = field(default_factory=Limits)
+    allowed_hosts: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
 
 
 def serve(served: Served, settings: Settings, say: Callable[[str], None]) -> None:
     """Serve until a signal ends it; `say` is told the address and a new token, once."""
     tokens, fresh = _tokens(settings)
+    origins = Origins.of(settings.host, settings.allowed_hosts, settings.allowed_origins)
     listening = listen(settings)
     host, port = listening.getsockname()[:2]
     say(f"serving on http://{f'[{host}]' if ':' in host else host}:{port}")
@@ -62,7 +66,7 @@ def serve(served: Served, settings: Settings, say: Callable[[str], None]) -> Non
     application = Application(served, tokens, settings.limits, version)
     application.warm()
     try:
-        run(application.door(), listening, settings.limits, application.end)
+        run(application.door(origins), listening, settings.limits, application.end)
     finally:
         application.close()
         served.close()

@@ -195,7 +195,7 @@ def test_what_is_not_there_is_refused(changes: dict[str, object], why: str) -> N
 def test_an_app_that_is_no_engine_is_one_line_on_the_screen(tmp_path: Path) -> None:
     events = tmp_path / "events.parquet"
     pq.write_table(make_events(), events)
-    for target, why in [("nothing", "is no engine"), (f"{APP}s", "names nothing")]:
+    for target, why in [("nothing", "no engine"), (f"{APP}s", "names nothing")]:
         found = CliRunner().invoke(app, ["simulate", target, str(events)])
         assert found.exit_code == 1
         assert why in found.output
