@@ -25,7 +25,7 @@ from headgate.declarations import (
 from headgate.drafts import Draft, Drafts
 from headgate.durability import ALIVE, SLOT, Commit, Inlet, Recovered, Store, StoreReader
 from headgate.durability.receiver import Nowhere
-from headgate.errors import DeclarationError, StoreError
+from headgate.errors import DeclarationError, InputError, StoreError
 from headgate.execution.kernel import build_check, check_compiles, first_failure
 from headgate.execution.pointers import address
 from headgate.io import Clock, Disk, RealClock
@@ -329,7 +329,7 @@ class Attempt:
             if draft.is_rewritten and len(self.rows[name]):
                 rows = self.rows[name].select([SLOT, *(one.name for one in draft.columns)])
                 alive = pa.repeat(pa.scalar(True), len(rows))
-                batch = rows.add_column(1, ALIVE, alive).combine_chunks().to_batches()[0]
+                batch = _one_batch(rows.add_column(1, ALIVE, alive), name)
                 found[draft.storage.name] = draft.storage.to_files(batch)
         for draft in self._drafts.dropped:
             key = [draft.storage.column(draft.key[0])]
@@ -337,7 +337,7 @@ class Attempt:
             if len(slots):
                 alive = pa.repeat(pa.scalar(False), len(slots))
                 gone = slots.select([SLOT]).append_column(ALIVE, alive)
-                found[draft.storage.name] = gone.combine_chunks().to_batches()[0]
+                found[draft.storage.name] = _one_batch(gone, draft.name)
         return found
 
     def commit(self, recovered: Recovered, time_us: int) -> Commit:
@@ -363,6 +363,17 @@ class Attempt:
 
     def _description(self, draft: Draft) -> dict[str, Any]:
         return {**describe_table(draft.table()), **draft.storage.describe(draft.name)}
+
+
+def _one_batch(rows: pa.Table, name: str) -> pa.RecordBatch:
+    """The rows as an epoch takes them; texts of more than 2 GB in a column do not go into one."""
+    batches = rows.combine_chunks().to_batches()
+    if len(batches) != 1:
+        raise InputError(
+            f"table {name!r} has more text in a column than one epoch can write anew (2 GB): add "
+            "the column with a DEFAULT, and let transactions fill it"
+        )
+    return batches[0]
 
 
 def _has_null(rows: pa.Table) -> bool:
