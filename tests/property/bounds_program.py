@@ -29,7 +29,8 @@ def given(scheme: str) -> tuple[Any, Any]:
 
 def main() -> None:
     expected = given("serial")
-    wrong = [name for name in ("strata", "ready-operation-lazy") if given(name) != expected]
+    names = ("strata", "ready-operation-lazy", "lock", "timestamp")
+    wrong = [name for name in names if given(name) != expected]
     before = bounds.violations()
     pointers.get_word(1 << 40, 0)
     print("on", bounds.IS_ON, "outside", before, "noticed", bounds.violations() - before)

@@ -175,6 +175,10 @@ def halves_to_even(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(interpreter, "_scaled", scaled)
 
 
+def any_slot_is_a_row(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Interpreter, "_is_there", lambda self, access, slot: slot >= 0)
+
+
 def no_delete(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RecordView, "__headgate_delete__", lambda self: None)
 
@@ -246,6 +250,10 @@ CANARIES = {
     "a create survives an abort": Canary(after_attempt(keep_alive)),
     "a create survives an abort, compiled": Canary(
         in_step("put_back", "range(width)", "range(1, width)"), compiled=True
+    ),
+    "a row that is yet to be made is there": Canary(any_slot_is_a_row, "hand_on"),
+    "a row that is yet to be made is there, compiled": Canary(
+        in_source(") & 1 == 0:", ") & 1 == 2:"), "hand_on", compiled=True
     ),
     "a check is not evaluated": Canary(no_check),
     "a check is not evaluated, compiled": Canary(
