@@ -104,7 +104,7 @@ def _key_word(rows: Rows, name: str, part: Any) -> int:
     refusal = f"{where}: {part!r} cannot be a key of type {kind}"
     try:
         stored = to_stored(pa.array([part]), kind, rows.pool, where)
-    except (pa.ArrowException, OverflowError, InputError):
+    except (pa.ArrowException, OverflowError, ValueError):  # also InputError, and no UTF-8
         raise InputError(refusal) from None
     if stored.faults is not None:
         raise InputError(refusal)

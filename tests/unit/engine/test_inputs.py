@@ -231,3 +231,8 @@ def test_a_route_column_of_lists_is_refused() -> None:
     events = pa.table({"kind": [[1]], "word": ["a"]})
     with pytest.raises(hg.InputError, match="route_by: the column is list"):
         opened().run({1: count}, events, route_by="kind")
+
+
+def test_a_text_that_cannot_be_written_is_no_key_to_look_for() -> None:
+    with pytest.raises(hg.InputError, match="cannot be a key of type string"):
+        opened().get("words", "\ud800")
