@@ -150,9 +150,21 @@ def test_a_worker_that_is_killed_is_replaced(bounded: Running) -> None:
         assert client.sql("select 1").rows() == [(1,)]
         for pid in workers_of(bounded):
             os.kill(pid, signal.SIGKILL)
+        assert client.sql(TOTAL_QUERY).rows() == [(TOTAL, ACCOUNTS)]
+
+
+def test_a_worker_that_is_killed_while_it_runs_is_replaced(bounded: Running) -> None:
+    def kill() -> None:
+        time.sleep(1)
+        for pid in workers_of(bounded):
+            os.kill(pid, signal.SIGKILL)
+
+    with bounded.client() as client:
+        thread = threading.Thread(target=kill)
+        thread.start()
         with pytest.raises(LimitError, match="ended the process"):
-            for _ in range(5):
-                client.sql("select 1")
+            client.sql(LONG[2])
+        thread.join()
         assert client.sql(TOTAL_QUERY).rows() == [(TOTAL, ACCOUNTS)]
 
 

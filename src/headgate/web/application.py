@@ -122,7 +122,7 @@ class Application:
         columns = reader.read(await self._json_body(scope, receive))
         if self._collector.count >= self._limits.calls_waiting_max:
             raise busy("calls")
-        began, before = perf_counter(), self._served.epoch()
+        began, before = perf_counter(), 0 if key is None else self._served.epoch()
         result = dict(await self._collector.submit(Call(reader.transaction, columns, key)))
         if key is None or self._is_new(result, before):
             self._metrics.note_call(name, result["outcome"], perf_counter() - began)

@@ -160,6 +160,11 @@ class WorkerProcess:
             finally:
                 self._sending.release()
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can be asked; while it was idle, someone else may have ended it."""
+        return self._process.poll() is None
+
     def kill(self) -> None:
         """End it whatever it does; who waits for its answer is told at once."""
         self.is_good = False
@@ -224,8 +229,12 @@ class Workers:
         with self._lock:
             if self._is_closed:
                 raise _ending()
-            if self._idle:
-                return self._idle.pop()
+            while self._idle:
+                worker = self._idle.pop()
+                if worker.is_alive:
+                    return worker
+                self._all.discard(worker)
+                worker.end()
             worker = WorkerProcess(self._limits, self._threads)
             self._all.add(worker)
         worker.wait_until_ready()
