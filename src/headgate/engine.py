@@ -447,7 +447,7 @@ class Engine:
         with self._lock, self._guard.running():
             program = self._program(plan.route.transactions, plan.updates)
             plan.arranger(program).check(given)
-            with_carried(self._streams, plan, given)
+            self._carrying(plan, given)  # readers may know the results' columns from now on
 
     def sink(
         self,

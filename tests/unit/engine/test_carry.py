@@ -231,3 +231,14 @@ os._exit(9)
     with open_bank(tmp_path / "bank") as engine:
         options = {"order_by": "ts", "watermark": "5 seconds", "carry": "event_id"}
         assert outcomes(engine.flush(pay, **options)) == [("b", "committed")]
+
+
+def test_a_check_lets_readers_know_the_carried_columns_before_the_first_event(
+    tmp_path: Path,
+) -> None:
+    with open_bank(tmp_path / "bank") as engine:
+        sink = engine.sink(pay, order_by="ts", carry="event_id")
+        sink.check(pa.Table.from_pylist([event("a", 1)]))
+        streams = StoreReader.open(tmp_path / "bank").manifest["streams"]
+        assert "event_id string" in streams["pay"]["results"]
+        assert engine.epoch == 1
