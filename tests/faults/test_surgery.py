@@ -19,6 +19,7 @@ from headgate.durability import ALIVE, SLOT, Commit, Inlet, Store, StoreReader, 
 from headgate.durability import format as layout
 from headgate.durability.head import Head
 from headgate.durability.log import LogWriter
+from headgate.durability.manifest import read_lineage
 from headgate.durability.scan import LogReader
 from headgate.errors import DamageError, HeadgateError
 from headgate.io import RealClock
@@ -68,7 +69,8 @@ def sealed_again(disk: SimulatedDisk, payloads: dict[int, bytes]) -> SimulatedDi
     for path in forged.paths():
         if path.startswith(f"{PATH}/log/"):
             forged.remove(path)
-    log = LogWriter(forged, f"{PATH}/log", RealClock(), layout.BEGINNING)
+    lineage = read_lineage(disk, f"{PATH}/manifest.json")
+    log = LogWriter(forged, f"{PATH}/log", RealClock(), layout.BEGINNING, lineage=lineage)
     log.begin_segment()
     for frame in found:
         payload = payloads.get(frame.header.epoch)
@@ -77,7 +79,7 @@ def sealed_again(disk: SimulatedDisk, payloads: dict[int, bytes]) -> SimulatedDi
             header = replace(frame.header, payload_length=len(payload))
             frame = replace(frame, header=header, payload=pa.py_buffer(payload))
         log.copy(frame)
-    Head.begin(forged, f"{PATH}/head", log.position).close()
+    Head.begin(forged, f"{PATH}/head", log.position, lineage).close()
     log.close()
     return forged
 
@@ -353,11 +355,13 @@ def test_held_events_and_inputs_that_are_forged_are_named_errors(tally: Tally) -
     log = LogReader(disk, f"{PATH}/log")
     frame = next(log.frames(layout.BEGINNING, 1))
     content = bytearray(frame.payload.to_pybytes())
-    for place in range(0, len(content), 7):
+    for number in range(0, len(content), 7):
         forged = bytearray(content)
-        forged[place] ^= 0xFF
+        forged[number] ^= 0xFF
         found = disk.after_kill()
-        other = LogWriter(found.after_kill(), f"{PATH}/log", RealClock(), layout.BEGINNING)
+        lineage = read_lineage(disk, f"{PATH}/manifest.json")
+        place = (found.after_kill(), f"{PATH}/log", RealClock(), layout.BEGINNING)
+        other = LogWriter(*place, lineage=lineage)
         for path in other._disk.paths():  # type: ignore[attr-defined]
             if path.endswith(".log"):
                 other._disk.remove(path)

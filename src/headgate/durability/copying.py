@@ -15,7 +15,7 @@ from headgate.durability.floor import write_floor
 from headgate.durability.format import Position
 from headgate.durability.head import Head
 from headgate.durability.log import SEGMENT_BYTES, LogWriter
-from headgate.durability.manifest import cut_at, write_manifest
+from headgate.durability.manifest import cut_at, read_lineage, write_manifest
 from headgate.durability.mark import mark_at
 from headgate.durability.reader import StoreReader
 from headgate.durability.scan import LogReader
@@ -84,6 +84,9 @@ class _Copy:
         self._clock = clock
         self._from_snapshots = os.path.join(reader.path, layout.SNAPSHOT_FOLDER)
         self._to_snapshots = os.path.join(to, layout.SNAPSHOT_FOLDER)
+        manifest = os.path.join(reader.path, layout.MANIFEST_NAME)
+        # From here on the copy has a history of its own.
+        self._lineage = read_lineage(disk, manifest).branched(disk)
 
     def whole_snapshot(self, first: int, last: int) -> Snapshot | None:
         """The newest snapshot of a range of epochs all of whose bytes are right, open."""
@@ -111,11 +114,12 @@ class _Copy:
             self._make_folders()
             position, log_bytes = self._copy_epochs(base, last, newest)
             if base is not None:
-                write_floor(self._disk, self._to, base.epoch)
+                write_floor(self._disk, self._to, base.epoch, self._lineage)
             self._publish(position)
             manifest = os.path.join(self._to, layout.MANIFEST_NAME)
             self._reader.declared()  # what holds now, and not when the copy was begun
-            write_manifest(self._disk, manifest, cut_at(self._reader.manifest, position.epoch))
+            declared = cut_at(self._reader.manifest, position.epoch)
+            write_manifest(self._disk, manifest, declared, self._lineage)
         except OSError as error:
             raise StoreError(f"cannot copy {self._reader.path} to {self._to}: {error}") from error
         finally:
@@ -147,6 +151,7 @@ class _Copy:
             self._clock,
             beginning,
             SEGMENT_BYTES,
+            self._lineage,
         )
         try:
             log_bytes = 0
@@ -172,7 +177,8 @@ class _Copy:
             if blocks is not None:
                 recorded[query] = [snapshot.batch(block) for block in blocks]
         at = mark_at(mark, position)
-        write_snapshot(self._disk, self._to_snapshots, at, images, recorded)
+        write_snapshot(self._disk, self._to_snapshots, at, images, recorded, self._lineage)
 
     def _publish(self, position: Position) -> None:
-        Head.begin(self._disk, os.path.join(self._to, layout.HEAD_NAME), position).close()
+        head = os.path.join(self._to, layout.HEAD_NAME)
+        Head.begin(self._disk, head, position, self._lineage).close()

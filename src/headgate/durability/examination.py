@@ -18,7 +18,8 @@ from headgate.durability.floor import hold
 from headgate.durability.format import Position
 from headgate.durability.frame import commit_of
 from headgate.durability.head import Published, read_head
-from headgate.durability.manifest import read_manifest, version_at
+from headgate.durability.lineage import check_lineage, is_left_alone, no_manifest
+from headgate.durability.manifest import read_lineage, read_manifest, version_at
 from headgate.durability.scan import Frame, LogReader, Tail, Torn, whole_frames
 from headgate.durability.snapshot import Snapshot
 from headgate.errors import DamageError, InputError
@@ -103,6 +104,8 @@ def verify(path: str | os.PathLike[str], disk: Disk | None = None) -> Report:
     disk = disk if disk is not None else RealDisk()
     folder = local_folder(path)
     if not disk.exists(os.path.join(folder, layout.MANIFEST_NAME)):
+        if is_left_alone(disk, folder):
+            raise no_manifest(folder)
         raise InputError(f"there is no store at {folder}: check the path")
     with accessing(folder):
         return _Examination(folder, disk).run()
@@ -154,6 +157,8 @@ class _Examination:
     def _check_manifest(self) -> None:
         try:
             self._manifest = read_manifest(self._disk, self._inside(layout.MANIFEST_NAME))
+            path = self._inside(layout.MANIFEST_NAME)
+            check_lineage(self._disk, self.report.path, read_lineage(self._disk, path))
         except DamageError as error:
             self._note_damage(error)
 
@@ -178,7 +183,15 @@ class _Examination:
         except FileNotFoundError:
             return
         slots = layout.HEAD_SLOT_OFFSETS
-        between = content[slots[0] + layout.RECORD_BYTES : slots[1]]
+        place = layout.IDENTITY_OFFSET
+        between = content[slots[0] + layout.RECORD_BYTES : place]
+        between += content[place + layout.RECORD_BYTES : slots[1]]
+        identity = content[place : place + layout.RECORD_BYTES]
+        try:
+            if any(identity):
+                layout.unseal(layout.IDENTITY_RECORD, layout.IDENTITY_MAGIC, identity, path)
+        except DamageError:
+            self._note_damage(layout.damage(path, place, "its identity is damaged"))
         if any(between) or len(content) != layout.HEAD_BYTES:
             self._note_damage(layout.damage(path, layout.RECORD_BYTES, "bytes outside its slots"))
         for offset in slots:
@@ -187,10 +200,8 @@ class _Examination:
                 if any(record):
                     layout.unseal(layout.HEAD_SLOT, layout.HEAD_MAGIC, record, path)
             except DamageError:
-                self.report.notes.append(
-                    f"{path} at offset {offset}: this slot is not whole; a crash may have torn it, "
-                    "and the other one counts"
-                )
+                what = "this slot is not whole (opening the store to write rebuilds it)"
+                self._note_damage(layout.damage(path, offset, what))
 
     # --- the log ------------------------------------------------------------------------------
 
@@ -284,13 +295,15 @@ class _Examination:
         """Go to the next whole frame behind damaged bytes; False when there is none."""
         here = self._position
         end = sys.maxsize if last_epoch is None else last_epoch
-        for segment in self._log.segments():
+        segments = self._log.segments()
+        for segment, following in zip(segments, [*segments[1:], sys.maxsize], strict=True):
             if segment < here.segment:
                 continue
             start = here.offset if segment == here.segment else 0
             path = os.path.join(self._folder, layout.segment_name(segment))
             for offset, header in whole_frames(self._disk, path, start):
-                if here.epoch < header.epoch <= end:
+                # Behind the place where the next segment begins nothing counts.
+                if here.epoch < header.epoch <= end and header.epoch < following:
                     place = (header.epoch - 1, segment, offset, header.previous)
                     self._position = Position(*place)
                     return True

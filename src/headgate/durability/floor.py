@@ -12,6 +12,7 @@ import os
 import secrets
 
 from headgate.durability import format as layout
+from headgate.durability.lineage import UNKNOWN, Lineage
 from headgate.errors import DamageError, LockedError
 from headgate.io import Clock, Disk, Lock, read_file, replace_file
 
@@ -34,9 +35,9 @@ def read_floor(disk: Disk, path: str) -> int:
         raise layout.damage(file, 0, what) from error
 
 
-def write_floor(disk: Disk, path: str, epoch: int) -> None:
+def write_floor(disk: Disk, path: str, epoch: int, lineage: Lineage = UNKNOWN) -> None:
     """Raise the floor, durably; only after that may files below it be removed."""
-    record = layout.seal(layout.FLOOR_RECORD, layout.FLOOR_MAGIC, epoch)
+    record = layout.seal(layout.FLOOR_RECORD, layout.FLOOR_MAGIC, epoch, lineage.store, lineage.id)
     replace_file(disk, os.path.join(path, layout.FLOOR_NAME), record)
 
 

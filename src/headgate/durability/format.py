@@ -1,4 +1,4 @@
-"""Every byte of a store on disk, described in one place; version 1. All numbers little-endian.
+"""Every byte of a store on disk, described in one place; version 2. All numbers little-endian.
 
     STORE/
       manifest.json                   declarations (JSON, with a checksum)
@@ -15,16 +15,21 @@
                                       that several processes share; it needs no lock
       *.new                           unfinished; removed when the store is next opened
 
-Records. Segment header, frame header, head slot, floor, snapshot header and snapshot trailer are
-records of 64 bytes. Each begins with 4 bytes magic, u16 version, u16 kind and ends with u64
-checksum; these places stay the same in every later version, so that an older Headgate can refuse a
-newer store by name. The checksum is xxh3_64 over the record's first 56 bytes (seed 0); a frame's
-also covers its payload.
+Records. Segment header, frame header, head slot, the head's identity, floor, snapshot header and
+snapshot trailer are records of 64 bytes. Each begins with 4 bytes magic, u16 version, u16 kind and
+ends with u64 checksum; these places stay the same in every later version, so that an older Headgate
+can refuse a newer store by name. The checksum is xxh3_64 over the record's first 56 bytes (seed 0);
+a frame's also covers its payload.
+
+Identity. A store has a number of its own, and each history of it, its lineage, another; both are
+random. Segments, floor and head name both, snapshots the lineage; the manifest says which is right.
+In format 1, whose records are the same otherwise, these places are 0; what is carried over from it
+is told by the manifest ("carried").
 
 Segment: one segment header, then frames without gaps until the end of the file.
     header  magic "HGsg", version, kind 1, u64 first epoch, u64 previous (checksum of the last frame
-            before this segment, 0 at the log's beginning), i64 creation time in us, 24 zero bytes,
-            u64 checksum
+            before this segment, 0 at the log's beginning), i64 creation time in us, u64 store, u64
+            lineage, 8 zero bytes, u64 checksum
 
 Frame: one epoch. 64-byte header, then the payload, whose length is a multiple of 64.
     header  magic "HGfr", version, kind 1 (commit), u64 epoch, i64 time in us, u64 durable (the
@@ -52,13 +57,15 @@ Payload: parts, each of
             has also "input": rows and "fingerprint": the code's, or null
 
 Head: two slots of 64 bytes at offsets 0 and 512. The valid slot with the higher sequence counts.
+Each writer makes the file anew, with the identity at offset 128 and zeros between them.
+    identity magic "HGid", version, kind 1, u64 store, u64 lineage, 32 zero bytes, u64 checksum
     slot    magic "HGhd", version, kind 1, u64 sequence, u64 epoch, u64 segment (first epoch), u64
             offset (end of the epoch's frame), u64 frame checksum, u64 synced (the newest epoch
             known to be synced: below `epoch` only with durability "none"), u64 checksum
 
 Floor: one record, replaced whole before the first file that is below it is removed.
     record  magic "HGfl", version, kind 1, u64 epoch (of the oldest snapshot that counts: this epoch
-            and all after it can be read), 40 zero bytes, u64 checksum
+            and all after it can be read), u64 store, u64 lineage, 24 zero bytes, u64 checksum
 
 Snapshot: header, blocks, footer, trailer. A snapshot is incremental: a block whose slots did not
 change since an older snapshot is not written again but referred to in the file that holds it, which
@@ -66,7 +73,7 @@ stays (as .blocks, when its own epoch is given up) for as long as anyone refers 
 name the file itself, never another reference, so a snapshot needs no chain of older ones to be
 whole.
     header  magic "HGsn", version, kind 1, u64 epoch, i64 time in us, u64 segment, u64 offset, u64
-            frame checksum (the place in the log where replay goes on), 8 zero bytes, u64 checksum
+            frame checksum (the place in the log where replay goes on), u64 lineage, u64 checksum
     block   an Arrow IPC stream of one record batch, with zeros up to a multiple of 64
     footer  JSON with spaces up to a multiple of 64: {"tables": {name: {"slots": n, "blocks":
             [block...]}}, "sources": {query id: [batch id, epoch]}, "recorded": {query id:
@@ -79,8 +86,11 @@ whole.
     trailer magic "HGst", version, kind 1, u64 footer offset, u64 footer length, u64 footer checksum
             (xxh3_64, seed as for blocks), 24 zero bytes, u64 checksum; the file ends here
 
-Manifest: JSON {"headgate": version, "checksum": 16 hex digits, "manifest": declarations}; the
-checksum is xxh3_64 over the JSON of [version, declarations] with sorted keys and no spaces.
+Manifest: JSON {"headgate": version, "checksum": 16 hex digits, "store": 16 hex digits, "lineage":
+16 hex digits, "carried": the last epoch that files of format 1 may hold or null, "manifest":
+declarations}; the checksum is xxh3_64 over the JSON of [version, store, lineage, carried,
+declarations] with sorted keys and no spaces; in format 1 there are only version and declarations.
+A log without a manifest is damage.
 """
 
 from __future__ import annotations
@@ -93,7 +103,8 @@ import xxhash
 
 from headgate.errors import DamageError, FormatError
 
-VERSION = 1
+VERSION = 2
+VERSIONS = (1, 2)  # that can be read
 RECORD_BYTES = 64
 ALIGNMENT_BYTES = 64
 KIND = 1
@@ -104,12 +115,14 @@ HEAD_MAGIC = b"HGhd"
 FLOOR_MAGIC = b"HGfl"
 SNAPSHOT_MAGIC = b"HGsn"
 TRAILER_MAGIC = b"HGst"
+IDENTITY_MAGIC = b"HGid"
 
-SEGMENT_HEADER = struct.Struct("<4sHHQQq24xQ")
+SEGMENT_HEADER = struct.Struct("<4sHHQQqQQ8xQ")
 FRAME_HEADER = struct.Struct("<4sHHQqQQQQQ")
 HEAD_SLOT = struct.Struct("<4sHHQQQQQQQ")
-FLOOR_RECORD = struct.Struct("<4sHHQ40xQ")
-SNAPSHOT_HEADER = struct.Struct("<4sHHQqQQQ8xQ")
+FLOOR_RECORD = struct.Struct("<4sHHQQQ24xQ")
+IDENTITY_RECORD = struct.Struct("<4sHHQQ32xQ")
+SNAPSHOT_HEADER = struct.Struct("<4sHHQqQQQQQ")
 SNAPSHOT_TRAILER = struct.Struct("<4sHHQQQ24xQ")
 PART_HEADER = struct.Struct("<HHIQ")
 _CHECKSUM = struct.Struct("<Q")
@@ -125,6 +138,7 @@ PART_INPUT = 5
 SLOTS_MAX = 2**31 - 2  # of a table
 
 HEAD_SLOT_OFFSETS = (0, 512)
+IDENTITY_OFFSET = 128
 HEAD_BYTES = 576
 
 MANIFEST_NAME = "manifest.json"
@@ -212,7 +226,7 @@ def unseal(layout: struct.Struct, magic: bytes, record: bytes, where: str) -> tu
     if record[:4] != magic or checksum_of(record[:COVERED_BYTES]) != stored:
         raise DamageError(f"{where}: the record does not match its checksum")
     version, kind = _PREFIX.unpack_from(record)[1:]
-    if version != VERSION or kind != KIND:
+    if version not in VERSIONS or kind != KIND:
         raise FormatError(
             f"{where}: written by format {version}, kind {kind}, and this Headgate reads format "
             f"{VERSION}: upgrade Headgate"
@@ -239,7 +253,7 @@ def parse_frame_header(record: Any) -> FrameHeader | None:
         return None
     magic, version, kind, *fields = FRAME_HEADER.unpack(record)
     epoch, time_us, durable, payload_length, previous, zero, checksum = fields
-    known = magic == FRAME_MAGIC and version == VERSION and kind == KIND and zero == 0
+    known = magic == FRAME_MAGIC and version in VERSIONS and kind == KIND and zero == 0
     if not known or payload_length % ALIGNMENT_BYTES:
         return None
     return FrameHeader(epoch, time_us, durable, payload_length, previous, checksum)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from headgate.durability import format as layout
 from headgate.durability.format import Position
+from headgate.durability.lineage import UNKNOWN, Lineage
 from headgate.errors import DamageError
 from headgate.io import Disk, File, read_file, replace_file
 
@@ -32,6 +33,17 @@ def read_head(disk: Disk, path: str) -> Published | None:
         return None
     slots = [_read_slot(content, offset, path) for offset in layout.HEAD_SLOT_OFFSETS]
     return max((slot for slot in slots if slot is not None), key=_sequence, default=None)
+
+
+def damaged_slots(disk: Disk, path: str) -> list[int]:
+    """The offsets of slots that were written and are not whole: one of them may be the newest."""
+    try:
+        content = read_file(disk, path)
+    except FileNotFoundError:
+        return []
+    offsets = layout.HEAD_SLOT_OFFSETS
+    written = [place for place in offsets if any(content[place : place + layout.RECORD_BYTES])]
+    return [place for place in written if _read_slot(content, place, path) is None]
 
 
 def _sequence(slot: Published) -> int:
@@ -62,7 +74,7 @@ class Head:
         self._sequence = sequence
 
     @classmethod
-    def begin(cls, disk: Disk, path: str, position: Position) -> Head:
+    def begin(cls, disk: Disk, path: str, position: Position, lineage: Lineage = UNKNOWN) -> Head:
         """Put a new file that publishes a durable epoch in the place of the head, durably.
 
         A writer that lost the store without knowing it writes on to the old file, which no one
@@ -74,6 +86,12 @@ class Head:
         place = layout.HEAD_SLOT_OFFSETS[sequence % 2]
         record = _slot(sequence, position, position.epoch)
         content[place : place + layout.RECORD_BYTES] = record
+        identity = layout.seal(
+            layout.IDENTITY_RECORD, layout.IDENTITY_MAGIC, lineage.store, lineage.id
+        )
+        if lineage.id:
+            end = layout.IDENTITY_OFFSET + layout.RECORD_BYTES
+            content[layout.IDENTITY_OFFSET : end] = identity
         replace_file(disk, path, bytes(content))
         return cls(disk.open(path, "write"), sequence)
 

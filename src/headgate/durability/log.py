@@ -18,6 +18,7 @@ from headgate.durability import format as layout
 from headgate.durability.commit import Commit
 from headgate.durability.format import Position
 from headgate.durability.frame import EncodeBuffer, write_frame
+from headgate.durability.lineage import UNKNOWN, Lineage
 from headgate.durability.scan import Frame
 from headgate.errors import InvariantError
 from headgate.io import Clock, Disk, File
@@ -35,7 +36,9 @@ class LogWriter:
         clock: Clock,
         position: Position,
         segment_bytes: int = SEGMENT_BYTES,
+        lineage: Lineage = UNKNOWN,
     ) -> None:
+        self._lineage = lineage
         self._disk = disk
         self._folder = folder
         self._clock = clock
@@ -60,7 +63,8 @@ class LogWriter:
         self.close()
         first_epoch = self.position.epoch + 1
         path = self.path(first_epoch)
-        fields = (first_epoch, self.position.checksum or 0, self._clock.time_us())
+        identity = (self._lineage.store, self._lineage.id)
+        fields = (first_epoch, self.position.checksum or 0, self._clock.time_us(), *identity)
         record = layout.seal(layout.SEGMENT_HEADER, layout.SEGMENT_MAGIC, *fields)
         self._file = self._disk.open(path, "new")
         self._file.write(0, record)

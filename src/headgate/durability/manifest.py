@@ -11,37 +11,68 @@ them off: so whoever reads an epoch's number first, and the manifest then, finds
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 from headgate.durability import format as layout
 from headgate.durability.decoding import json_of
+from headgate.durability.lineage import Lineage
 from headgate.errors import DamageError, FormatError
 from headgate.io import Disk, read_file, replace_file
 
 
 def read_manifest(disk: Disk, path: str) -> dict[str, Any]:
     """The declarations in the file; FileNotFoundError when there is none."""
+    return _read(disk, path)[0]
+
+
+def read_lineage(disk: Disk, path: str) -> Lineage:
+    """Which store, and which history of it, the manifest is of; UNKNOWN parts in format 1."""
+    return _read(disk, path)[1]
+
+
+def _read(disk: Disk, path: str) -> tuple[dict[str, Any], Lineage]:
     content = read_file(disk, path)
     try:
         whole = json_of(content)
         version, stored, manifest = whole["headgate"], whole["checksum"], whole["manifest"]
+        if isinstance(version, int) and version > layout.VERSION:
+            raise FormatError(
+                f"{path}: the store was written by format {version}, and this Headgate reads "
+                f"format {layout.VERSION}: upgrade Headgate"
+            )
+        # A store of format 1 has no identity yet: all its files are of that format.
+        lineage = Lineage(carried=sys.maxsize)
+        if version != 1:
+            carried = whole["carried"]
+            lineage = Lineage(int(whole["store"], 16), int(whole["lineage"], 16), carried)
+            if not isinstance(carried, int | None) or _identity(lineage) != [
+                whole["store"], whole["lineage"], carried
+            ]:  # fmt: skip
+                raise ValueError("its identity is not in the form it was written")
+        checksum = _checksum(version, manifest, lineage)
     except (ValueError, KeyError, TypeError, RecursionError, MemoryError) as error:
         raise layout.damage(path, 0, "the manifest is not readable") from error
-    if isinstance(version, int) and version > layout.VERSION:
-        raise FormatError(
-            f"{path}: the store was written by format {version}, and this Headgate reads format "
-            f"{layout.VERSION}: upgrade Headgate"
-        )
-    if stored != _checksum(version, manifest) or not isinstance(manifest, dict):
+    if stored != checksum or not isinstance(manifest, dict):
         raise _mismatch(path)
-    return manifest
+    return manifest, lineage
 
 
-def write_manifest(disk: Disk, path: str, manifest: Mapping[str, Any]) -> None:
-    """Replace the declarations in one durable step."""
-    checksum = _checksum(layout.VERSION, manifest)
-    whole = {"headgate": layout.VERSION, "checksum": checksum, "manifest": manifest}
+def write_manifest(
+    disk: Disk, path: str, manifest: Mapping[str, Any], lineage: Lineage | None = None
+) -> None:
+    """Replace the declarations in one durable step; the lineage stays, unless one is given."""
+    if lineage is None:
+        lineage = read_lineage(disk, path)
+    whole = {
+        "headgate": layout.VERSION,
+        "checksum": _checksum(layout.VERSION, manifest, lineage),
+        "store": f"{lineage.store:016x}",
+        "lineage": f"{lineage.id:016x}",
+        "carried": lineage.carried,
+        "manifest": manifest,
+    }
     replace_file(disk, path, json.dumps(whole, indent=2).encode() + b"\n")
 
 
@@ -59,8 +90,13 @@ def cut_at(manifest: Mapping[str, Any], epoch: int) -> dict[str, Any]:
     return {**version, "past": past} if past else version
 
 
-def _checksum(version: Any, manifest: Any) -> str:
-    compact = json.dumps([version, manifest], sort_keys=True, separators=(",", ":"))
+def _identity(lineage: Lineage) -> list[Any]:
+    return [f"{lineage.store:016x}", f"{lineage.id:016x}", lineage.carried]
+
+
+def _checksum(version: Any, manifest: Any, lineage: Lineage) -> str:
+    covered = [version, manifest] if version == 1 else [version, *_identity(lineage), manifest]
+    compact = json.dumps(covered, sort_keys=True, separators=(",", ":"))
     return f"{layout.checksum_of(compact.encode()):016x}"
 
 

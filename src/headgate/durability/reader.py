@@ -20,14 +20,17 @@ from headgate.durability.decoding import accessing, decoding
 from headgate.durability.floor import Hold, hold, hold_for, read_floor
 from headgate.durability.format import Position
 from headgate.durability.frame import changes_in, meta_of
-from headgate.durability.head import read_head
-from headgate.durability.manifest import read_manifest, version_at
+from headgate.durability.head import damaged_slots, read_head
+from headgate.durability.lineage import check_lineage, is_left_alone, no_manifest
+from headgate.durability.manifest import read_lineage, read_manifest, version_at
 from headgate.durability.recorded import read_results
 from headgate.durability.replay import Replay
 from headgate.durability.scan import Frame, LogReader
 from headgate.durability.snapshot import Snapshot, snapshot_epochs
 from headgate.errors import DamageError, InputError, StoreError
-from headgate.io import Clock, Disk, RealClock, RealDisk, local_folder
+from headgate.io import Clock, Disk, RealClock, RealDisk, give_way, local_folder
+
+_HEAD_LOOKS = 100  # at a slot of the head that is not whole
 
 
 class StoreReader:
@@ -68,7 +71,11 @@ class StoreReader:
             with accessing(file):
                 manifest = read_manifest(disk, file)
         except (FileNotFoundError, NotADirectoryError) as error:
+            if is_left_alone(disk, folder):
+                raise no_manifest(folder) from error
             raise InputError(f"there is no store at {folder}: check the path") from error
+        with accessing(folder):
+            check_lineage(disk, folder, read_lineage(disk, file))
         return cls(folder, disk, manifest, held_from)
 
     def last_epoch(self) -> int:
@@ -78,7 +85,16 @@ class StoreReader:
     def _head(self) -> Position:
         path = os.path.join(self.path, layout.HEAD_NAME)
         with accessing(path):
+            damaged = damaged_slots(self._disk, path)
+            for _ in range(_HEAD_LOOKS if damaged else 0):  # a writer may be at it just now
+                give_way()
+                damaged = damaged_slots(self._disk, path)
+                if not damaged:
+                    break
             newest = read_head(self._disk, path)
+        if damaged and newest is not None:
+            what = "a slot of the head is not whole (opening the store to write rebuilds it)"
+            raise layout.damage(path, damaged[0], what)
         if newest is None:
             what = "neither slot of the head is whole (opening the store to write rebuilds it)"
             raise layout.damage(path, 0, what)

@@ -15,6 +15,7 @@ from typing import Any
 
 from headgate.durability import format as layout
 from headgate.durability.floor import leased_epochs, read_floor, write_floor
+from headgate.durability.lineage import UNKNOWN, Lineage
 from headgate.durability.snapshot import Snapshot, snapshot_epochs
 from headgate.errors import DamageError, InputError
 from headgate.io import Disk
@@ -84,7 +85,8 @@ def floor_of(policy: Retention, kept: list[Kept], last_epoch: int, now_us: int) 
 class Trimmer:
     """Removes the files of one store; its writer sees to it that one thread at a time trims."""
 
-    def __init__(self, disk: Disk, path: str) -> None:
+    def __init__(self, disk: Disk, path: str, lineage: Lineage = UNKNOWN) -> None:
+        self._lineage = lineage
         self._disk = disk
         self._path = path
         self._log = os.path.join(path, layout.LOG_FOLDER)
@@ -97,7 +99,7 @@ class Trimmer:
         floor = read_floor(self._disk, self._path)
         wanted = floor_of(policy, kept, last_epoch, now_us)
         if wanted > floor:
-            write_floor(self._disk, self._path, wanted)
+            write_floor(self._disk, self._path, wanted, self._lineage)
             floor = wanted
             LOG.info("%s: trimmed; the oldest epoch is now %d", self._path, floor)
         needed = self._needed(kept, floor, now_us)

@@ -185,7 +185,7 @@ class Cursor:
             fields = layout.unseal(layout.SEGMENT_HEADER, layout.SEGMENT_MAGIC, record, where)
         except DamageError as error:
             raise self._bad("the segment's header does not match its checksum") from error
-        first_epoch, previous, _, checksum = fields
+        first_epoch, previous, _, _, _, checksum = fields
         if first_epoch != self.position.segment:
             raise self._bad(f"the segment's header says that it begins with epoch {first_epoch}")
         if self.position.checksum not in (None, previous):

@@ -21,6 +21,7 @@ from headgate.durability.commit import SLOT, Inlet, Mark
 from headgate.durability.decoding import batch_of, check_counts, checked_image, decoding, json_of
 from headgate.durability.format import Position
 from headgate.durability.frame import EncodeBuffer, batches_of, inlet_meta, pieces_of
+from headgate.durability.lineage import UNKNOWN, Lineage
 from headgate.durability.receiver import Place
 from headgate.durability.scan import read_buffer
 from headgate.errors import DamageError
@@ -44,12 +45,12 @@ _OWN_FIELDS = 6
 class _SnapshotWriter:
     """Writes blocks behind one another and remembers where they are."""
 
-    def __init__(self, file: File, mark: Mark) -> None:
+    def __init__(self, file: File, mark: Mark, lineage: Lineage) -> None:
         self._file = file
         self._memory = EncodeBuffer()
         position = mark.position
         place = (position.segment, position.offset, position.checksum or 0)
-        fields = (mark.epoch, mark.time_us, *place)
+        fields = (mark.epoch, mark.time_us, *place, lineage.id)
         record = layout.seal(layout.SNAPSHOT_HEADER, layout.SNAPSHOT_MAGIC, *fields)
         self._seed = int.from_bytes(record[layout.COVERED_BYTES :], "little")
         file.write(0, record)
@@ -104,6 +105,7 @@ def write_snapshot(
     mark: Mark,
     images: Mapping[str, Iterable[pa.RecordBatch | Block]],
     recorded: Mapping[str, Iterable[pa.RecordBatch | Block]],
+    lineage: Lineage = UNKNOWN,
 ) -> None:
     """Write the tables and the mark of one durable epoch as a new snapshot, durably.
 
@@ -113,7 +115,7 @@ def write_snapshot(
     unfinished = path + layout.UNFINISHED_SUFFIX
     file = disk.open(unfinished, "create")
     try:
-        _write_content(_SnapshotWriter(file, mark), mark, images, recorded)
+        _write_content(_SnapshotWriter(file, mark, lineage), mark, images, recorded)
     finally:
         file.close()
     disk.rename(unfinished, path)
@@ -169,7 +171,7 @@ class Snapshot:
         self._opening = threading.Lock()
         self.epoch = epoch
         fields = self._record(layout.SNAPSHOT_HEADER, layout.SNAPSHOT_MAGIC, 0)
-        found, self.time_us, segment, offset, checksum, self._seed = fields
+        found, self.time_us, segment, offset, checksum, _, self._seed = fields
         if found != epoch:
             raise layout.damage(file.path, 0, f"the snapshot is of epoch {found}")
         self.position = Position(epoch, segment, offset, checksum)

@@ -27,8 +27,15 @@ from headgate.durability.commit import Commit, Mark, Recovered
 from headgate.durability.compaction import images_from_log, recorded_results
 from headgate.durability.floor import read_floor, write_floor
 from headgate.durability.head import Head, read_head
+from headgate.durability.lineage import (
+    UNKNOWN,
+    Lineage,
+    check_lineage,
+    is_left_alone,
+    no_manifest,
+)
 from headgate.durability.log import SEGMENT_BYTES, LogWriter
-from headgate.durability.manifest import cut_at, read_manifest, write_manifest
+from headgate.durability.manifest import cut_at, read_lineage, read_manifest, write_manifest
 from headgate.durability.mark import check_images, mark_at, next_mark
 from headgate.durability.receiver import Nowhere, Receiver
 from headgate.durability.recorded import read_results
@@ -84,6 +91,7 @@ class Store:
         self._process = os.getpid()
         self._segment_bytes = segment_bytes
         self.manifest: dict[str, Any] = {}
+        self.lineage: Lineage = UNKNOWN
         self.outcome: Outcome | None = None
         self.on_stop: Callable[[str], None] = _nobody  # told the reason, by the thread that failed
         self._log: LogWriter | None = None
@@ -161,6 +169,10 @@ class Store:
         is_new = not self._disk.exists(manifest)
         if not is_new:
             self.manifest = read_manifest(self._disk, manifest)
+            self.lineage = read_lineage(self._disk, manifest)
+            check_lineage(self._disk, self.path, self.lineage)
+        elif is_left_alone(self._disk, self.path):
+            raise no_manifest(self.path)
         names = (layout.LOG_FOLDER, layout.SNAPSHOT_FOLDER, layout.LEASE_FOLDER)
         folders = [self._inside(name) for name in names]
         for folder in folders:
@@ -169,8 +181,9 @@ class Store:
             self._remove_unfinished(folder)
         if is_new:
             head = self._inside(layout.HEAD_NAME)
-            Head.begin(self._disk, head, layout.BEGINNING).close()
-            write_manifest(self._disk, manifest, {})
+            self.lineage = Lineage.new(self._disk)
+            Head.begin(self._disk, head, layout.BEGINNING, self.lineage).close()
+            write_manifest(self._disk, manifest, {}, self.lineage)
         self._settle_declarations()
         # A process that was killed may have left names that no one has synced yet.
         for folder in [self.path, *folders]:
@@ -219,9 +232,14 @@ class Store:
         outcome = recover_store(self._disk, self.path, newest, floor, receiver)
         position = outcome.mark.position
         self._prove_own()
-        self._head = Head.begin(self._disk, head_path, position)
+        if not self.lineage.id:  # a store of format 1 becomes one of this
+            self.lineage = Lineage.new(self._disk, carried=position.epoch)
+            manifest = self._inside(layout.MANIFEST_NAME)
+            write_manifest(self._disk, manifest, self.manifest, self.lineage)
+        self._head = Head.begin(self._disk, head_path, position, self.lineage)
         log = self._inside(layout.LOG_FOLDER)
-        self._log = LogWriter(self._disk, log, self._clock, position, self._segment_bytes)
+        size = self._segment_bytes
+        self._log = LogWriter(self._disk, log, self._clock, position, size, self.lineage)
         self._appended = outcome.mark
         self._synced_epoch = position.epoch
         self._published_at = position
@@ -236,7 +254,7 @@ class Store:
             return read_floor(self._disk, self.path)
         except DamageError:
             floor = rebuilt_floor(self._disk, self.path)
-            write_floor(self._disk, self.path, floor)
+            write_floor(self._disk, self.path, floor, self.lineage)
             return floor
 
     def append(self, commit: Commit) -> int:
@@ -415,14 +433,15 @@ class Store:
             tables: Mapping[str, Iterable[Any]] = (
                 images_from_log(self._reader, base, mark) if images is None else images
             )
-            write_snapshot(self._disk, folder, mark, tables, recorded)
+            write_snapshot(self._disk, folder, mark, tables, recorded, self.lineage)
         finally:
             if base is not None:
                 base.close()
 
     def _tidy(self) -> None:
         """After a snapshot: give up what the policy does not keep."""
-        trimmer, now_us = Trimmer(self._disk, self.path), self._clock.time_us()
+        trimmer = Trimmer(self._disk, self.path, self.lineage)
+        now_us = self._clock.time_us()
         if self.retain is None:
             trimmer.thin(now_us)
         else:
@@ -437,7 +456,7 @@ class Store:
             self._opened()
             self._prove_own()
             last, now_us = self._synced_epoch, self._clock.time_us()
-            return Trimmer(self._disk, self.path).trim(policy, last, now_us)
+            return Trimmer(self._disk, self.path, self.lineage).trim(policy, last, now_us)
 
     def close(self) -> None:
         """Make everything appended durable and release the lock; also after a failure."""

@@ -95,6 +95,10 @@ class Disk(Protocol):
         """Return when the names created, renamed and removed in the folder would survive."""
         ...
 
+    def token(self) -> int:
+        """A number of 64 bits that no one else has, never 0: the identity of what is made here."""
+        ...
+
     def lock(self, path: str) -> Lock:
         """Take the lock or raise LockedError, which names the process that holds it."""
         ...

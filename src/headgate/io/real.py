@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import secrets
 import time
 import weakref
 
@@ -168,6 +169,9 @@ class RealDisk:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def token(self) -> int:
+        return secrets.randbits(64) | 1
 
     def lock(self, path: str) -> RealLock:
         while True:

@@ -175,6 +175,8 @@ class SimulatedDisk:
         self.capacity_bytes = capacity_bytes
         self.calls: int = 0
         self.reads: int = 0
+        self.name: str = ""  # another name makes other tokens
+        self.tokens: int = 0
         self.crashed: bool = False
         self.trace: list[tuple[str, str]] = []
         self._root = _Folder()
@@ -253,6 +255,12 @@ class SimulatedDisk:
             self._crash_if(number)
             folder.durable = dict(folder.seen)
             folder.pending.clear()
+
+    def token(self) -> int:
+        """The same for the same story of the same disk, so that a crash can be played again."""
+        self.tokens += 1
+        digest = hashlib.blake2b(f"{self.name} {self.tokens}".encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "little") | 1
 
     def lock(self, path: str) -> SimulatedLock:
         self._check_power()
@@ -348,6 +356,7 @@ class SimulatedDisk:
         """The disk that the machine finds when the power is back."""
         chance = random.Random(seed)
         disk = SimulatedDisk(capacity_bytes=self.capacity_bytes)
+        disk.name, disk.tokens = self.name, self.tokens
         with self._guard:
             last = max((w.number for c in self._contents(self._root) for w in c.pending), default=0)
             disk._root = _survivor(self._root, survival, chance, last)
@@ -356,6 +365,7 @@ class SimulatedDisk:
     def after_kill(self) -> SimulatedDisk:
         """The disk as another process finds it when this one was killed but the machine lives."""
         disk = SimulatedDisk(capacity_bytes=self.capacity_bytes)
+        disk.name, disk.tokens = self.name, self.tokens
         with self._guard:
             disk._root = copy.deepcopy(self._root)
         return disk
