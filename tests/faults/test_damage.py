@@ -348,7 +348,7 @@ def test_a_long_torn_tail_is_gone_before_the_next_segment_begins() -> None:
 
 def test_a_newer_format_is_refused_and_nothing_is_touched() -> None:
     disk = damaged(f"{PATH}/manifest.json", lambda content: None)
-    newer = disk.content(f"{PATH}/manifest.json").replace(b'"headgate": 1', b'"headgate": 2')
+    newer = disk.content(f"{PATH}/manifest.json").replace(b'"headgate": 2', b'"headgate": 3')
     disk.replace(f"{PATH}/manifest.json", newer)
     before = {path: disk.content(path) for path in disk.paths()}
     with pytest.raises(FormatError, match="upgrade Headgate"):

@@ -166,7 +166,7 @@ def test_a_refusal_is_one_line_and_exit_code_1(
 
 def test_a_newer_store_is_refused_by_name(runner: CliRunner, bank: Path) -> None:
     manifest = bank / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"headgate": 1', '"headgate": 2'))
+    manifest.write_text(manifest.read_text().replace('"headgate": 2', '"headgate": 3'))
     found = run(runner, "tables", bank)
     assert found.exit_code == 1
     assert "upgrade Headgate" in found.stderr
