@@ -181,7 +181,7 @@ def test_every_command_has_help_with_examples(runner: CliRunner, command: str) -
 
 def test_version_names_the_package_and_the_format(runner: CliRunner) -> None:
     found = run(runner, "--version")
-    assert found.stdout == f"headgate {headgate.__version__} (store format 1)\n"
+    assert found.stdout == f"headgate {headgate.__version__} (store format 2)\n"
 
 
 def test_no_command_at_all_shows_the_commands(runner: CliRunner) -> None:
