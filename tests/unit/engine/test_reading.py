@@ -60,15 +60,16 @@ def restock(event: Any, row: Any = shelf.at("place", "name")) -> None:
         setattr(row, column, getattr(event, column))
 
 
-entered, leave = threading.Event(), threading.Event()
+# Locks, for a transaction may not change values of its module, and theirs cannot be looked into.
+entered, leave = threading.Lock(), threading.Lock()
 
 
 @hg.transaction(event="id bigint", compiled=False)
 def linger(event: Any, account: Any = accounts.at("id")) -> None:
     """Change a row and stay in the middle of the batch until the test says go on."""
     account.balance += 1000.0
-    entered.set()
-    leave.wait(20)
+    entered.release()
+    leave.acquire(timeout=20)
 
 
 def open_bank(path: Path | None = None, **options: Any) -> hg.Engine:
@@ -84,11 +85,12 @@ def open_bank(path: Path | None = None, **options: Any) -> hg.Engine:
 
 @pytest.fixture
 def bank() -> Iterator[hg.Engine]:
-    entered.clear()
-    leave.clear()
+    for lock in (entered, leave):
+        lock.acquire(blocking=False)
     with open_bank() as engine:
         yield engine
-        leave.set()
+        if leave.locked():
+            leave.release()
 
 
 # --- by key -----------------------------------------------------------------------------------
@@ -333,11 +335,11 @@ def test_readers_answer_while_a_batch_runs_and_see_the_epoch_before(bank: hg.Eng
     assert bank.get("accounts", 3) is not None  # from now on the table is followed
     running = threading.Thread(target=bank.call, args=(linger,), kwargs={"id": 3}, daemon=True)
     running.start()
-    assert entered.wait(20)
+    assert entered.acquire(timeout=20)
     assert bank.get("accounts", 3) == {"id": 3, "balance": 100.0}
     assert bank.sql("select sum(balance) from accounts").rows() == [(100.0 * ROWS,)]
     assert bank.scan("accounts", {"id": 3}).rows() == [(3, 100.0)]
-    leave.set()
+    leave.release()
     running.join()
     assert bank.get("accounts", 3) == {"id": 3, "balance": 1100.0}
 
