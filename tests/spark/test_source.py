@@ -176,7 +176,10 @@ def test_a_read_beside_a_writer_sees_whole_epochs_only(
     [
         ({}, 'option("table", name)'),
         ({"table": "things", "stream": "transfer"}, "table and stream"),
-        ({"table": "accounts"}, "no table 'accounts' in the store at epoch 1; it has the tables: e"),
+        (
+            {"table": "accounts"},
+            "no table 'accounts' in the store at epoch 1; it has the tables: e",
+        ),
         ({"stream": "withdraw"}, "no stream 'withdraw' in the store; it has the streams: deposi"),
         ({"table": "things", "epoch": "7"}, "epoch 7 does not exist yet; the last epoch is 1"),
         ({"table": "things", "epoch": "new"}, "epoch is a number of at least 0, not 'new'"),
