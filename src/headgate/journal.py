@@ -175,12 +175,15 @@ class Journal:
         return next((batch for _, batch in self.store.results(epoch, epoch)), None)
 
     def snapshot_when_due(self, epoch: int, images: Callable[[], Any] | None) -> None:
-        """Begin a snapshot when the log since the last one has grown long.
+        """Begin a snapshot when the log since the last one has grown long, or has many epochs.
 
         It is made in the background from the log itself; where the log holds inputs only the engine
         has the rows, and hands over their images.
         """
-        if self.store is None or self.store.log_bytes_since_snapshot() < SNAPSHOT_LOG_BYTES:
+        if self.store is None:
+            return
+        is_long = self.store.log_bytes_since_snapshot() >= SNAPSHOT_LOG_BYTES
+        if not is_long and not self.store.has_many_epochs():
             return
         if images is not None:
             self._await_appended(self.store, epoch)

@@ -45,6 +45,7 @@ class LogWriter:
         self._segment_bytes = segment_bytes
         self._memory = EncodeBuffer()
         self._file: File | None = None
+        self._is_done = False
         self.position = position
         if position.offset and position.segment == position.epoch + 1:
             # Without a frame, its name is the one that the next segment would have.
@@ -56,11 +57,17 @@ class LogWriter:
 
     def is_full(self) -> bool:
         """Whether the next frame belongs into a new segment."""
-        return self._file is None or self.position.offset >= self._segment_bytes
+        full = self._is_done or self.position.offset >= self._segment_bytes
+        return self._file is None or full
+
+    def finish_segment(self) -> None:
+        """Let the next frame begin a segment, so that this one can be trimmed by itself."""
+        self._is_done = self.position.epoch >= self.position.segment
 
     def begin_segment(self) -> None:
         """Begin the next segment; every frame so far must be synced."""
         self.close()
+        self._is_done = False
         first_epoch = self.position.epoch + 1
         path = self.path(first_epoch)
         identity = (self._lineage.store, self._lineage.id)

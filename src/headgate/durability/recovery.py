@@ -63,7 +63,7 @@ class Rebuilt:
         self.places: dict[str, Place] = {}
         self.pending: list[Commit] = []
         self._before_input: Mark | None = None
-        self.bytes = 0
+        self.bytes = self.epochs = 0
 
     @classmethod
     def from_snapshot(cls, snapshot: Snapshot, receiver: Receiver | None) -> Rebuilt:
@@ -106,6 +106,7 @@ class Rebuilt:
         self.time_us = frame.header.time_us
         self.position = frame.end
         self.bytes += layout.RECORD_BYTES + frame.header.payload_length
+        self.epochs += 1
 
     def _place(self, table: str) -> Place:
         place = self.places.get(table)
@@ -145,7 +146,7 @@ class Rebuilt:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What recovery found: the state, the bytes it replayed or cut, the snapshots it refused.
+    """What recovery found: the state, what it replayed or cut, the snapshots it refused.
 
     `lost_epochs` counts what was published with durability "none" and did not survive.
     """
@@ -153,6 +154,7 @@ class Outcome:
     recovered: Recovered
     mark: Mark
     replayed_bytes: int
+    replayed_epochs: int
     torn: Torn | None
     damaged_snapshots: tuple[str, ...]
     lost_epochs: int
@@ -200,7 +202,8 @@ def recover_store(
     shown = state.position.epoch if published is None else published.position.epoch
     lost = max(0, shown - state.position.epoch)
     recovered, mark = state.recovered(), state.mark()
-    return Outcome(recovered, mark, state.bytes, tail.torn, tuple(damaged), lost)
+    replayed = (state.bytes, state.epochs)
+    return Outcome(recovered, mark, *replayed, tail.torn, tuple(damaged), lost)
 
 
 def _newest_snapshot(

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headgate.durability import format as layout
+from headgate.durability.commit import Mark
 from headgate.durability.floor import leased_epochs, read_floor, write_floor
 from headgate.durability.lineage import UNKNOWN, Lineage
 from headgate.durability.snapshot import Snapshot, snapshot_epochs
@@ -22,6 +23,13 @@ from headgate.io import Disk
 
 # Without a policy every epoch is kept in the log; so many snapshots shorten the way to the newest.
 SNAPSHOTS_KEPT = 2
+
+# So many epochs, when their log is short, make a snapshot due; with a policy that keeps fewer, so
+# many as it keeps, but never less than the least. A snapshot costs by the rows of the tables, so
+# that of large ones comes after so many epochs more.
+SNAPSHOT_EPOCHS = 2048
+SNAPSHOT_EPOCHS_MIN = 32
+SNAPSHOT_SLOTS_PER_EPOCH = 256
 
 LOG = logging.getLogger("headgate.store")
 
@@ -32,6 +40,11 @@ class Retention:
 
     The newest `snapshots`, the last `epochs`, and the epochs of the last `age_us`; each together
     with what lies between it and the snapshot before it, from which it is rebuilt.
+
+    With `epochs=n` an engine takes a snapshot every n epochs, but at least 32 and at least one per
+    256 rows apart, and trims after each. So the last n can always be read, and of those before
+    them what two such distances hold and what came while the newest snapshot was written: with
+    `epochs=10` and few rows, about 64 in all.
     """
 
     snapshots: int = SNAPSHOTS_KEPT
@@ -66,6 +79,14 @@ class Trimmed:
 
     first_epoch: int
     removed: tuple[str, ...]
+
+
+def is_due(policy: Retention | None, mark: Mark, snapshot_epoch: int) -> bool:
+    """Whether enough epochs came since the last snapshot, however short their log is."""
+    kept = None if policy is None else policy.epochs
+    wanted = SNAPSHOT_EPOCHS if kept is None else min(kept, SNAPSHOT_EPOCHS)
+    least = max(SNAPSHOT_EPOCHS_MIN, sum(mark.slots.values()) // SNAPSHOT_SLOTS_PER_EPOCH)
+    return mark.epoch - snapshot_epoch >= max(wanted, least)
 
 
 def floor_of(policy: Retention, kept: list[Kept], last_epoch: int, now_us: int) -> int:

@@ -40,7 +40,7 @@ from headgate.durability.mark import check_images, mark_at, next_mark
 from headgate.durability.receiver import Nowhere, Receiver
 from headgate.durability.recorded import read_results
 from headgate.durability.recovery import Outcome, recover_store
-from headgate.durability.retention import Retention, Trimmed, Trimmer, rebuilt_floor
+from headgate.durability.retention import Retention, Trimmed, Trimmer, is_due, rebuilt_floor
 from headgate.durability.scan import LogReader
 from headgate.durability.snapshot import newest_snapshot, snapshot_epochs, write_snapshot
 from headgate.errors import (
@@ -115,7 +115,7 @@ class Store:
         self._published_at: layout.Position = layout.BEGINNING
         # Guarded by _appending:
         self._bytes = 0
-        self._snapshot_bytes = 0
+        self._snapshot_bytes = self._snapshot_epoch = 0
         self._input_epoch = 0
 
     @classmethod
@@ -244,6 +244,7 @@ class Store:
         self._synced_epoch = position.epoch
         self._published_at = position
         self._bytes = outcome.replayed_bytes
+        self._snapshot_epoch = position.epoch - outcome.replayed_epochs
         if outcome.recovered.pending:
             self._input_epoch = position.epoch
         return outcome
@@ -381,6 +382,11 @@ class Store:
         """The bytes that recovery would have to replay if the store were opened again now."""
         return self._bytes - self._snapshot_bytes
 
+    def has_many_epochs(self) -> bool:
+        """Whether a snapshot is due by the epochs since the last one, however short they are."""
+        mark = self._appended
+        return mark is not None and is_due(self.retain, mark, self._snapshot_epoch)
+
     def snapshot(
         self,
         epoch: int | None = None,
@@ -395,7 +401,9 @@ class Store:
         """
         with self._tidying:
             with self._appending:
-                _, mark = self._opened()
+                log, mark = self._opened()
+                if self.retain is not None and self.retain.epochs is not None:
+                    log.finish_segment()
                 at_bytes, input_epoch = self._bytes, self._input_epoch
             if images is not None:
                 check_images(mark, mark.epoch if epoch is None else epoch, images)
@@ -411,6 +419,7 @@ class Store:
                 self._tidy()
             with self._appending:
                 self._snapshot_bytes = max(self._snapshot_bytes, at_bytes)
+                self._snapshot_epoch = mark.epoch
             return mark.epoch
 
     def needs_images(self) -> bool:
