@@ -186,6 +186,7 @@ class Meter:
         self.steps: dict[str, Stopwatch] = {step: Stopwatch() for step in STEPS}
         self._outcomes = np.zeros(len(OUTCOMES), np.int64)
         self._reasons: dict[str, int] = {}
+        self._commonest: dict[int, str] = {}  # by outcome: the reason most given in a batch
         self._last: deque[tuple[int, int, int]] = deque()  # batches: events, late, rejected
         self._shares = [0, 0, 0]  # their sums
         self._is_warned = False
@@ -219,6 +220,9 @@ class Meter:
         counts = np.bincount(outcome, minlength=len(OUTCOMES))
         self._outcomes += counts
         self._note_reasons(results.column("reason"))
+        for kind in (LATE, REJECTED):
+            if counts[kind]:
+                self._commonest[kind] = _commonest(results.column("reason"), outcome == kind)
         self._note_share(len(outcome), int(counts[LATE]), int(counts[REJECTED]))
 
     def _note_reasons(self, reasons: pa.Array) -> None:
@@ -252,9 +256,7 @@ class Meter:
         word, advice = "rejected", "see the reasons in engine.metrics() and in the results"
         if self._shares[1] >= self._shares[2]:
             word, advice = "late", "give the stream a longer watermark, or late='append'"
-        kind = "late:" if word == "late" else ""
-        chosen = {w: c for w, c in self._reasons.items() if w.startswith("late:") == bool(kind)}
-        reason = max(chosen, key=lambda one: chosen[one], default="unknown")
+        reason = self._commonest[LATE if word == "late" else REJECTED]
         LOG.warning(
             "stream %r: %.1f %% of the last %d events are late or rejected, most of them %s "
             "(%s): %s. They did not run; carry= helps to find them and send them again.",
@@ -267,6 +269,13 @@ class Meter:
     def reasons(self) -> dict[str, int]:
         """How often each reason was given, the commonest first."""
         return dict(sorted(self._reasons.items(), key=lambda one: -one[1]))
+
+
+def _commonest(reasons: pa.Array, chosen: np.ndarray) -> str:
+    """The reason that most of the chosen results give; each of them gives one."""
+    codes = reasons.indices.fill_null(-1).to_numpy(zero_copy_only=False)[chosen]
+    word: str = reasons.dictionary[int(np.bincount(codes).argmax())].as_py()
+    return word
 
 
 def stream_metrics(meter: Meter, held: int, watermark_us: int | None, now_us: int) -> StreamMetrics:

@@ -15,7 +15,12 @@ from headgate.errors import DeclarationError
 from headgate.execution import cache
 from headgate.execution.aborts import refuse_lost_aborts
 from headgate.execution.bytecode import Code, called_functions, first_unset
-from headgate.execution.compiler import compile_along, compile_checked
+from headgate.execution.compiler import (
+    compile_along,
+    compile_checked,
+    is_user_function,
+    references,
+)
 from headgate.execution.determinism import refuse_chance
 from headgate.execution.kernel import check_compiles
 from headgate.execution.output import Output
@@ -210,7 +215,9 @@ def _refuse_unsound(signature: Signature, where: str) -> None:
     _refuse_event_set(function, where)
     refuse_chance(function, where)
     refuse_lost_aborts(function, where)
-    for one in called_functions(function) if signature.compiled else ():
+    called = called_functions(function) if signature.compiled else []
+    for one in called:
+        _refuse_recursion(one, where)
         unset = first_unset(one.__code__)
         if unset is not None:
             name, place = unset
@@ -218,6 +225,20 @@ def _refuse_unsound(signature: Signature, where: str) -> None:
                 f"{where}: {place}: {name} may have no value here, it is set on some ways only; "
                 f"give {name} a value before"
             )
+
+
+def _refuse_recursion(function: Any, where: str) -> None:
+    """Machine code that calls itself too deep ends the process; Python would raise an error."""
+    reached: list[Any] = []
+    for called in references(function).values():
+        if is_user_function(called):
+            reached += called_functions(called)
+    if function in reached:
+        line = f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}"
+        raise DeclarationError(
+            f"{where}: {line}: {function.__name__} calls itself, and compiled code has no bound "
+            "for that; write it as a loop, or declare compiled=False"
+        )
 
 
 def _refuse_event_set(function: Any, where: str) -> None:

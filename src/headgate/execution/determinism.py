@@ -8,12 +8,15 @@ they call, as far as their code tells.
 from __future__ import annotations
 
 import builtins
+import functools
+import sys
 import types
 from collections.abc import Iterator
 from typing import Any
 
 from headgate.errors import DeclarationError
-from headgate.execution.bytecode import Code, Place, called_functions, codes
+from headgate.execution.bytecode import Code, Place, codes, is_own_code
+from headgate.execution.compiler import references
 from headgate.execution.integers import MAX, MIN
 
 _HAND_OVER = "put it into a column of the event"
@@ -71,7 +74,7 @@ _CONTAINERS = (list, dict, set, bytearray)
 
 def refuse_chance(function: Any, where: str) -> None:
     """Raise a DeclarationError for the first thing that is not the same each time."""
-    for one in called_functions(function):
+    for one in _reached(function):
         for name, value in _defaults(one):
             if isinstance(value, _CONTAINERS):
                 place = Place(one.__code__.co_filename, one.__code__.co_firstlineno)
@@ -80,6 +83,36 @@ def refuse_chance(function: Any, where: str) -> None:
                     "make it in the body, or use a tuple",
                 )  # fmt: skip
         _Reader(one, where).read()
+
+
+def _reached(function: Any) -> list[Any]:
+    """The function, those it may call, and those of the user's classes that it reaches."""
+    found: list[Any] = []
+    waiting = [function]
+    while waiting:
+        one = waiting.pop(0)
+        if one in found:
+            continue
+        found.append(one)
+        for value in references(one).values():
+            waiting += [value] if is_own_code(value) else _methods(value)
+    return found
+
+
+def _methods(value: Any) -> list[Any]:
+    """The methods and properties of a user's class, or of a thing of one."""
+    owner = value if isinstance(value, type) else type(value)
+    made = [*vars(owner).values()] if _is_own_class(owner) else []
+    parts = [getattr(one, "fget", None) or getattr(one, "__func__", one) for one in made]
+    return [part for part in parts if is_own_code(part)]
+
+
+def _is_own_class(owner: type) -> bool:
+    root = owner.__module__.split(".")[0]
+    if root in ("builtins", "numba", "numpy", "headgate") or root in sys.stdlib_module_names:
+        return root == "__main__"
+    file = getattr(sys.modules.get(owner.__module__), "__file__", None) or ""
+    return "site-packages" not in file
 
 
 def _defaults(function: Any) -> Iterator[tuple[str, Any]]:
@@ -255,6 +288,13 @@ def _why_not(words: str, value: Any) -> str | None:
     for name, why in _BUILTINS.items():
         if value is getattr(builtins, name):
             return why
+    if isinstance(value, functools.partial):
+        return _why_not(words, value.func)
+    if isinstance(value, (list, tuple, dict)):
+        parts = value.values() if isinstance(value, dict) else value
+        return next((why for part in parts if (why := _why_not(words, part))), None)
+    if isinstance(value, Iterator):
+        return "gives another value each time it is asked"
     if isinstance(value, types.ModuleType):
         return _of_module(value.__name__)
     owner = getattr(value, "__self__", None)
@@ -263,7 +303,8 @@ def _why_not(words: str, value: Any) -> str | None:
     if callable(value):
         return _of_module(_home(value))
     kind = type(value).__module__
-    return _of_module(kind) if kind in ("random", "numpy.random", "os") else None
+    is_chance = kind in ("random", "os") or kind.startswith("numpy.random")
+    return _of_module(kind) if is_chance else None
 
 
 def _home(value: Any) -> str:

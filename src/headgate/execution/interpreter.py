@@ -18,9 +18,9 @@ from headgate.execution.output import Output
 from headgate.execution.plain import plain_form
 from headgate.execution.signature import Signature
 from headgate.state.integrity import constraints_on
-from headgate.state.layout import HEADER_EPOCH_SHIFT, STORED, Layout
+from headgate.state.layout import HEADER_EPOCH_SHIFT, Layout
 from headgate.state.rows import Rows
-from headgate.state.schema import BIGINT_MAX, INT_MAX, ColumnType
+from headgate.state.schema import BOUNDS, ColumnType
 from headgate.state.strings import StringPool
 from headgate.state.table import Access
 
@@ -68,8 +68,8 @@ def stored_result(value: Any, kind: ColumnType, pool: StringPool, where: str) ->
     if kind.kind == "decimal" and (is_number or isinstance(value, decimal.Decimal)):
         return _scaled(value, kind)
     if kind.kind in ("int", "bigint", "timestamp", "date") and is_number:
-        bound = INT_MAX if STORED[kind.kind] == "i4" else BIGINT_MAX
-        if not -bound - 1 <= value <= bound:
+        least, greatest = BOUNDS[kind.kind]
+        if not least <= value <= greatest:
             raise OverflowError("overflow")
         return value
     raise TypeError(f"{where} is {kind}, and a {type(value).__name__} cannot be stored in it")

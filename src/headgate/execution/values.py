@@ -32,6 +32,7 @@ from headgate.execution import actions
 from headgate.execution.decimals import DecimalType, store_decimal
 from headgate.execution.refusal import ALWAYS, Refusal
 from headgate.state.layout import STORED
+from headgate.state.schema import BOUNDS
 
 I64 = ir.IntType(64)
 STORED_LLVM = {
@@ -320,13 +321,15 @@ def _narrow(context: Any, builder: Any, value: Any, kind: str, stored: str) -> A
         return builder.zext(value, ir.IntType(8))
     if stored == "f4":
         return builder.fptrunc(value, ir.FloatType())
-    if stored != "i4":
+    if kind not in ("int", "date", "timestamp"):
         return value
-    short = builder.trunc(value, ir.IntType(32))
-    lost = builder.icmp_signed("!=", builder.sext(short, I64), value)
+    least, greatest = (I64(bound) for bound in BOUNDS[kind])
+    lost = builder.or_(
+        builder.icmp_signed("<", value, least), builder.icmp_signed(">", value, greatest)
+    )
     with builder.if_then(lost, likely=False):
         context.call_conv.return_user_exc(builder, OverflowError, ("overflow",))
-    return short
+    return builder.trunc(value, ir.IntType(32)) if stored == "i4" else value
 
 
 # --- rows and items: length, element, iteration -------------------------------------------------

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from headgate.errors import check_invariant
 from headgate.state.fitting import faults_of_lists, fit, lists_of, one_array
 from headgate.state.layout import STORED
-from headgate.state.schema import ColumnType
+from headgate.state.schema import BOUNDS, ColumnType
 from headgate.state.strings import StringPool
 
 # Of these types Arrow's values are those that are stored.
@@ -47,11 +47,21 @@ def to_stored(
     """The values in stored form. Nulls and values that do not fit are marked as faults."""
     array = one_array(column)
     if kind.kind in _WHOLE and not array.null_count and array.type == kind.arrow:
-        return StoredColumn(_viewed(array, kind.kind))  # nothing to ask or to change
+        values = _viewed(array, kind.kind)
+        if _is_in_time(values, kind.kind):
+            return StoredColumn(values)  # nothing to change
     if kind.element is not None:
         return _list_to_stored(array, kind, kind.element, pool, where)
     found = fit(array, kind, where)
     return StoredColumn(_values(found.array, kind, pool), found.faults)
+
+
+def _is_in_time(values: np.ndarray, kind: str) -> bool:
+    """Whether times are of the years that there are; values of other types always fit."""
+    if kind not in ("timestamp", "date") or not len(values):
+        return True
+    least, greatest = BOUNDS[kind]
+    return bool(values.min() >= least and values.max() <= greatest)
 
 
 def _values(array: pa.Array, kind: ColumnType, pool: StringPool) -> np.ndarray:

@@ -21,7 +21,7 @@ from headgate.state.objects import (
     TEXT_FAULT,
     fitted,
 )
-from headgate.state.schema import BIGINT_MAX, INT_MAX, ColumnType
+from headgate.state.schema import BIGINT_MAX, BOUNDS, INT_MAX, ColumnType
 
 _VALUE, _FAULT = "value", "__fault"
 _FEW = 64  # values that are looked at one by one in Python
@@ -167,7 +167,7 @@ def _fit(array: pa.Array, kind: ColumnType, where: str) -> Fit:
     if kind.kind == "string" and _is_text(source):
         return _fit_texts(array)
     if source == kind.arrow:
-        return Fit(array, nulls_of(array))
+        return _fit_bounded(array, kind)
     if pa.types.is_dictionary(source):
         array, source = array.dictionary_decode(), source.value_type
     convert = _converter(source, kind)
@@ -240,6 +240,20 @@ def _made(values: np.ndarray, faults: np.ndarray, kind: ColumnType) -> Fit:
     return Fit(plain.view(kind.arrow), faults)
 
 
+def _fit_bounded(array: pa.Array, kind: ColumnType) -> Fit:
+    """An array of the very type, of which only times may have values that the column has not."""
+    if kind.kind not in ("timestamp", "date"):
+        return Fit(array, nulls_of(array))
+    plain = array.view(pa.int64() if kind.kind == "timestamp" else pa.int32())
+    least, greatest = BOUNDS[kind.kind]
+    found = pc.min_max(plain).as_py()
+    if found["min"] is None or (found["min"] >= least and found["max"] <= greatest):
+        return Fit(array, nulls_of(array))
+    values, faults = _numbers(plain, plain.type)
+    _mark(faults, (values < least) | (values > greatest), RANGE_FAULT)
+    return _made(values, faults, kind)
+
+
 def _fit_integers(array: pa.Array, kind: ColumnType) -> Fit:
     source = pa.uint64() if pa.types.is_uint64(array.type) else pa.int64()
     values, faults = _numbers(array, source)
@@ -284,19 +298,22 @@ def _fit_timestamps(array: pa.Array, kind: ColumnType) -> Fit:
     values, faults = _numbers(array, pa.int64())
     if array.type.unit == "ns":
         _mark(faults, values % 1000 != 0, EXACT_FAULT)
-        return _made(values // 1000, faults, kind)
+        return _made(values // 1000, faults, kind)  # all of them within the years that there are
     times = _UNITS_US[array.type.unit]
     if times > 1:
         highest = BIGINT_MAX // times
         _mark(faults, (values > highest) | (values < -highest), RANGE_FAULT)
         values = np.where(faults, 0, values) * times
+    least, greatest = BOUNDS["timestamp"]
+    _mark(faults, (values < least) | (values > greatest), RANGE_FAULT)
     return _made(values, faults, kind)
 
 
 def _fit_dates(array: pa.Array, kind: ColumnType) -> Fit:
     values, faults = _numbers(array, pa.int64())
     days = values // _DAY_MS
-    _mark(faults, (days > INT_MAX) | (days < -INT_MAX - 1), RANGE_FAULT)
+    least, greatest = BOUNDS["date"]
+    _mark(faults, (days < least) | (days > greatest), RANGE_FAULT)
     _mark(faults, values % _DAY_MS != 0, EXACT_FAULT)
     return _made(days.astype(np.int32), faults, kind)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from headgate.state.schema import BIGINT_MAX, INT_MAX, ColumnType
+from headgate.state.schema import BOUNDS, ColumnType
 
 # Why a value cannot be used; of an array's elements the lowest counts.
 NULL_FAULT = 1
@@ -26,7 +26,6 @@ FAULT_WORDS = {RANGE_FAULT: "out of range", EXACT_FAULT: "not exact", TEXT_FAULT
 
 Fitted = tuple[Any, int]
 MISSING: Fitted = (None, NULL_FAULT)
-_BOUNDS = {"int": INT_MAX, "date": INT_MAX, "bigint": BIGINT_MAX, "timestamp": BIGINT_MAX}
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 # NumPy's units of time as a fraction of microseconds.
 _UNITS_US: dict[str, tuple[int, int]] = {
@@ -125,14 +124,15 @@ def _fitted_integer(value: Any, kind: ColumnType) -> Fitted | None:
         is_huge = isinstance(value, decimal.Decimal) and value and value.adjusted() > 30
         if is_huge or not math.isfinite(value):
             return None, RANGE_FAULT
-        return _within(int(value), _BOUNDS[kind.kind], is_exact=value == int(value))
+        return _within(int(value), kind.kind, is_exact=value == int(value))
     if hasattr(value, "__index__"):
-        return _within(value.__index__(), _BOUNDS[kind.kind])
+        return _within(value.__index__(), kind.kind)
     return None
 
 
-def _within(number: int, bound: int, is_exact: bool = True) -> Fitted:
-    if not -bound - 1 <= number <= bound:
+def _within(number: int, kind: str, is_exact: bool = True) -> Fitted:
+    least, greatest = BOUNDS[kind]
+    if not least <= number <= greatest:
         return None, RANGE_FAULT
     return (number, 0) if is_exact else (None, EXACT_FAULT)
 
@@ -198,12 +198,12 @@ def _fitted_moment(value: np.datetime64) -> Fitted | None:
         return None  # a day, or longer: not a time but a date
     times, parts = _UNITS_US[unit]
     number, rest = divmod(int(value.astype(np.int64)) * step * times, parts)
-    return _within(number, BIGINT_MAX, is_exact=rest == 0)
+    return _within(number, "timestamp", is_exact=rest == 0)
 
 
 def _fitted_date(value: Any, kind: ColumnType) -> Fitted | None:
     if isinstance(value, np.datetime64) and np.datetime_data(value.dtype) == ("D", 1):
-        return _within(int(value.astype(np.int64)), INT_MAX)
+        return _within(int(value.astype(np.int64)), "date")
     if isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
         return (value - _EPOCH.date()).days, 0
     if isinstance(value, (float, decimal.Decimal)):

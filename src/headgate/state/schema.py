@@ -51,6 +51,14 @@ DECIMAL_DIGITS_MAX = 18  # what an int64 holds exactly
 WIDENINGS = {("int", "bigint"), ("int", "double"), ("float", "double")}
 INT_MAX = 2**31 - 1
 BIGINT_MAX = 2**63 - 1
+# The least and the greatest value of each type that is stored as an integer. Times end where
+# Spark's and Python's do, with the years 1 and 9999: what lies beyond could be kept, never shown.
+BOUNDS = {
+    "int": (-INT_MAX - 1, INT_MAX),
+    "bigint": (-BIGINT_MAX - 1, BIGINT_MAX),
+    "date": (-719_162, 2_932_896),
+    "timestamp": (-62_135_596_800_000_000, 253_402_300_799_999_999),
+}
 
 _ARROW = {
     "boolean": pa.bool_(),
@@ -390,11 +398,10 @@ def _stored_bool(value: Any, _kind: ColumnType) -> bool | None:
 
 
 def _stored_int(value: Any, kind: ColumnType) -> int | None:
-    bound = INT_MAX if kind.kind == "int" else BIGINT_MAX
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         return None
-    number = int(value)
-    return number if -bound - 1 <= number <= bound else None
+    least, greatest = BOUNDS[kind.kind]
+    return int(value) if least <= int(value) <= greatest else None
 
 
 def _stored_float(value: Any, _kind: ColumnType) -> float | None:
@@ -406,18 +413,18 @@ def _stored_text(value: Any, _kind: ColumnType) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _stored_timestamp(value: Any, _kind: ColumnType) -> int | None:
+def _stored_timestamp(value: Any, kind: ColumnType) -> int | None:
     if isinstance(value, datetime.datetime):
         # Arrow and Spark read a naive time as UTC here; so does Headgate.
         moment = value if value.tzinfo else value.replace(tzinfo=datetime.UTC)
         return (moment - _EPOCH) // datetime.timedelta(microseconds=1)
-    return _stored_int(value, ColumnType("bigint"))
+    return _stored_int(value, kind)
 
 
-def _stored_date(value: Any, _kind: ColumnType) -> int | None:
+def _stored_date(value: Any, kind: ColumnType) -> int | None:
     if isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
         return (value - _EPOCH.date()).days
-    return _stored_int(value, ColumnType("int"))
+    return _stored_int(value, kind)
 
 
 def _stored_decimal(value: Any, kind: ColumnType) -> int | None:

@@ -161,7 +161,7 @@ def kept(value: Any, kind: ColumnType) -> Any:
     """A value as its column keeps it; raises TypeError or OverflowError where it does not fit."""
     is_whole = isinstance(value, int) and not isinstance(value, bool)
     if kind.kind in _BITS and is_whole:
-        return within(int(value), _BITS[kind.kind])
+        return _in_time(within(int(value), _BITS[kind.kind]), kind)
     if kind.kind == "boolean" and isinstance(value, bool):
         return value
     if kind.kind == "string" and isinstance(value, str):
@@ -171,6 +171,15 @@ def kept(value: Any, kind: ColumnType) -> Any:
     if kind.kind == "decimal" and (is_whole or isinstance(value, decimal.Decimal)):
         return rounded(value, kind)
     raise TypeError(f"a {type(value).__name__} cannot be stored in a column of type {kind}")
+
+
+def _in_time(number: int, kind: ColumnType) -> int:
+    """A time must be one that Python can show: of the years 1 to 9999."""
+    try:
+        shown(number, kind)
+    except OverflowError:
+        raise OverflowError("overflow") from None
+    return number
 
 
 def seen(value: Any, kind: ColumnType) -> Any:

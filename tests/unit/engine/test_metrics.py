@@ -197,3 +197,21 @@ def test_an_engine_logs_its_life(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     assert [(one.levelname, one.message) for one in caplog.records] == [
         ("ERROR", "the engine is stopped: the disk is full; open it again")
     ]
+
+
+def test_the_warning_gives_a_reason_of_what_it_warns_of(caplog: pytest.LogCaptureFixture) -> None:
+    """Aborts are common and no cause for a warning: theirs is not the reason it names."""
+    stock = hg.Table("stock", "id bigint, n bigint", key="id")
+
+    @hg.transaction(event="id bigint, n bigint", compiled=False)
+    def sell(event: Any, row: Any = stock.at("id", create=True)) -> None:
+        if event.n < 0:
+            return hg.abort("sold out")
+        row.n += event.n
+        return None
+
+    with hg.open(None, tables=[stock], transactions=[sell]) as engine:
+        engine.run(sell, [{"id": 1, "n": -1}] * 950 + [{"id": None, "n": 1}] * 50)
+    warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warned) == 1
+    assert "rejected (null key: id)" in warned[0]

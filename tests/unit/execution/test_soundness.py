@@ -5,9 +5,13 @@ The functions here are made by `exec`, as in a shell: there is no source to look
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
+import time
 from typing import Any
 
+import numpy as np
 import pytest
 
 import headgate as hg
@@ -225,3 +229,66 @@ def test_a_call_on_the_way_to_a_column_is_no_change_of_the_module() -> None:
     )  # fmt: skip
     for compiled in (True, False):
         hg.transaction(event=EVENT, compiled=compiled)(function)
+
+
+# --- what reaches chance by a detour ----------------------------------------------------------
+
+
+COUNTER = itertools.count()
+DICE = np.random.default_rng()
+NOW = functools.partial(time.time)
+CLOCKS = {"now": time.time}
+
+
+class Watch:
+    @property
+    def now(self) -> float:
+        return time.time()
+
+    def __init__(self) -> None:
+        self.began = time.time() if CLOCKS is None else 0.0
+
+
+WATCH = Watch()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        lambda event: next(COUNTER),
+        lambda event: int(DICE.random()),
+        lambda event: int(NOW()),
+        lambda event: int(CLOCKS["now"]()),
+        lambda event: int(WATCH.now),
+        lambda event: int(Watch().began),
+    ],
+    ids=["iterator", "generator", "partial", "dict", "property", "class"],
+)
+def test_chance_is_found_by_a_detour_too(value: Any) -> None:
+    def draw(event: Any, row: Any = accounts.at("id")) -> None:
+        row.n = value(event)
+
+    with pytest.raises(hg.DeclarationError, match="depends on its event and its rows only"):
+        hg.transaction(event="id bigint, n bigint", compiled=False)(draw)
+
+
+def _depth(n: int) -> int:
+    return 0 if n <= 0 else 1 + _depth(n - 1)
+
+
+def _even(n: int) -> bool:
+    return True if n == 0 else _odd(n - 1)
+
+
+def _odd(n: int) -> bool:
+    return False if n == 0 else _even(n - 1)
+
+
+@pytest.mark.parametrize("value", [_depth, _even], ids=["itself", "another"])
+def test_what_calls_itself_is_not_compiled_for_it_could_end_the_process(value: Any) -> None:
+    def draw(event: Any, row: Any = accounts.at("id")) -> None:
+        row.n = int(value(event.n))
+
+    with pytest.raises(hg.DeclarationError, match="calls itself.*write it as a loop"):
+        hg.transaction(event="id bigint, n bigint")(draw)
+    hg.transaction(event="id bigint, n bigint", compiled=False)(draw)
