@@ -291,8 +291,8 @@ def _why_not(words: str, value: Any) -> str | None:
     if isinstance(value, functools.partial):
         return _why_not(words, value.func)
     if isinstance(value, (list, tuple, dict)):
-        parts = value.values() if isinstance(value, dict) else value
-        return next((why for part in parts if (why := _why_not(words, part))), None)
+        parts = list(value.values()) if isinstance(value, dict) else value
+        return next((found for part in parts if (found := _why_not(words, part))), None)
     if isinstance(value, Iterator):
         return "gives another value each time it is asked"
     if isinstance(value, types.ModuleType):
