@@ -33,7 +33,8 @@ def abort(reason: str) -> None:
     """
     if not isinstance(reason, str):
         raise TypeError(f"the reason of abort must be a text, not a {type(reason).__name__}")
-    made = Abort(reason)
+    # Half of a surrogate pair is no text that can be stored.
+    made = Abort(reason.encode("utf-8", "backslashreplace").decode())
     if (seen := getattr(_WATCH, "made", None)) is not None:
         seen.append(made)
     return cast(None, made)

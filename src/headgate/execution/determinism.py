@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+import io
 import sys
 import types
 from collections.abc import Iterator
@@ -29,8 +30,9 @@ _MODULES = {
     "subprocess": "starts a program", "threading": "depends on other threads",
     "multiprocessing": "depends on other processes", "asyncio": "depends on other tasks",
     "tempfile": "touches files", "shutil": "touches files", "pathlib": "touches files",
-    "platform": "asks the machine it runs on",
+    "platform": "asks the machine it runs on", "logging": "writes to a log",
 }  # fmt: skip
+_ENDS = "would end the program, not the transaction; use hg.abort(...) or an Exception"
 _BUILTINS = {
     "print": "writes to the screen; hand values on through hg.output(...)",
     "input": f"waits for a person; {_HAND_OVER}",
@@ -42,6 +44,12 @@ _BUILTINS = {
     "compile": "runs what cannot be seen here; write it out",
     "globals": "reaches what may change; name the value",
     "breakpoint": "waits for a person; leave it out",
+    "SystemExit": _ENDS,
+    "KeyboardInterrupt": _ENDS,
+    "GeneratorExit": _ENDS,
+    "BaseException": _ENDS,
+    "exit": _ENDS,
+    "quit": _ENDS,
     "__import__": "reaches what cannot be seen here; import it beside the function",
 }
 _CLOCKS = ("now", "utcnow", "today")
@@ -69,6 +77,7 @@ _CHANGING = frozenset(
         "writelines",
     ]
 )
+_NOWHERE = object()
 _CONTAINERS = (list, dict, set, bytearray)
 
 
@@ -232,6 +241,11 @@ class _Reader:
     def _judge_number(self, code: Code, number: int, value: Any, words: str) -> None:
         parts = value if isinstance(value, (tuple, frozenset)) else (value,)
         for part in parts:
+            if isinstance(part, str) and not _is_text(part):
+                raise DeclarationError(
+                    f"{self.where}: {code.place(number)}: {part!a} holds half of a surrogate pair, "
+                    "which is no character; leave it out"
+                )
             if isinstance(part, int) and not MIN <= part <= MAX:
                 raise DeclarationError(
                     f"{self.where}: {code.place(number)}: {words} is an integer beyond 64 bits: "
@@ -276,6 +290,14 @@ class _Reader:
         return is_set and not all(isinstance(item, (int, float)) for item in value)
 
 
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _of_module(name: str) -> str | None:
     for module, why in _MODULES.items():
         if name == module or name.startswith(f"{module}."):
@@ -286,8 +308,10 @@ def _of_module(name: str) -> str | None:
 def _why_not(words: str, value: Any) -> str | None:
     """Why a value may not be used: 'what it does; what to do instead'."""
     for name, why in _BUILTINS.items():
-        if value is getattr(builtins, name):
+        if value is getattr(builtins, name, _NOWHERE):
             return why
+    if isinstance(value, io.IOBase):
+        return _BUILTINS["open"]
     if isinstance(value, functools.partial):
         return _why_not(words, value.func)
     if isinstance(value, (list, tuple, dict)):
@@ -301,7 +325,7 @@ def _why_not(words: str, value: Any) -> str | None:
     if owner is not None and not isinstance(owner, types.ModuleType):
         return _of_module(type(owner).__module__) or _clock_of(value, owner)
     if callable(value):
-        return _of_module(_home(value))
+        return _ENDS if value is sys.exit else _of_module(_home(value))
     kind = type(value).__module__
     is_chance = kind in ("random", "os") or kind.startswith("numpy.random")
     return _of_module(kind) if is_chance else None

@@ -38,7 +38,17 @@ def error_reason(error: BaseException) -> str:
     for kind, words in fixed.items():
         if isinstance(error, kind):
             return f"error: {kind.__name__}: {words}"
-    return f"error: {type(error).__name__}: {error}"
+    try:
+        words = str(error)
+    except Exception as fault:  # of a user's own exception: its words are made by a method of it
+        words = f"its text cannot be made ({type(fault).__name__})"
+    # Half of a surrogate pair is no text that can be stored.
+    return f"error: {type(error).__name__}: {words}".encode("utf-8", "backslashreplace").decode()
+
+
+def has_lost_its_error(error: BaseException) -> bool:
+    """Whether Numba forgot what was raised, as it does for what is raised inside an `except`."""
+    return isinstance(error, AssertionError) and "op code RERAISE" in str(error)
 
 
 def function_value(stored: Any, kind: ColumnType, pool: StringPool) -> Any:

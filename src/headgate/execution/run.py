@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.execution.frame import Frame, FrameLayout
-from headgate.execution.interpreter import error_reason
+from headgate.execution.interpreter import error_reason, has_lost_its_error
 from headgate.execution.pointers import address
 from headgate.execution.signature import Signature
 from headgate.planning.scratch import Scratch
@@ -237,7 +237,10 @@ class Run:
                     raise
                 kernel.restore(position, self.frame.address)
                 self._note_outcomes(begin, position)
-                self._abort(position, error_reason(error))
+                if has_lost_its_error(error):
+                    self._interpreted(position)
+                else:
+                    self._abort(position, error_reason(error))
                 begin = position + 1
 
     def _note_outcomes(self, begin: int, end: int) -> None:

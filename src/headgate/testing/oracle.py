@@ -344,7 +344,11 @@ def _error_reason(error: Exception) -> str:
     for kind, words in _FIXED_ERRORS.items():
         if isinstance(error, kind):
             return f"error: {kind.__name__}: {words}"
-    return f"error: {type(error).__name__}: {error}"
+    try:
+        words = str(error)
+    except Exception as fault:
+        words = f"its text cannot be made ({type(fault).__name__})"
+    return f"error: {type(error).__name__}: {words}".encode("utf-8", "backslashreplace").decode()
 
 
 def _loaded(table: Table, row: Mapping[str, Any]) -> Record:

@@ -292,3 +292,77 @@ def test_what_calls_itself_is_not_compiled_for_it_could_end_the_process(value: A
     with pytest.raises(hg.DeclarationError, match="calls itself, and compiled code"):
         hg.transaction(event="id bigint, n bigint")(draw)
     hg.transaction(event="id bigint, n bigint", compiled=False)(draw)
+
+
+# --- errors that are odd ----------------------------------------------------------------------
+
+
+class Wordless(Exception):
+    def __str__(self) -> str:
+        raise TypeError("no words")
+
+
+def raise_again(event: Any, row: Any = accounts.at("id", create=True)) -> None:
+    try:
+        row.n = 10 // event.n
+    except Exception:
+        raise ValueError("again")  # noqa: B904
+
+
+def fail_again(event: Any, row: Any = accounts.at("id", create=True)) -> None:
+    try:
+        row.n = 10 // event.n
+    except Exception:
+        row.n = event.n + 9223372036854775807 + row.n - 1 + 9223372036854775807
+
+
+@pytest.mark.parametrize("function", [raise_again, fail_again])
+def test_what_is_raised_while_another_error_is_handled_is_the_reason(function: Any) -> None:
+    reasons = set()
+    for compiled in (True, False):
+        one = hg.transaction(event="id bigint, n bigint", compiled=compiled)(function)
+        with hg.open(None, tables=[accounts], transactions=[one]) as engine:
+            events = [{"id": n, "n": n % 3} for n in range(9)]
+            for scheme in ("serial", "strata", "ready-operation-eager", "lal"):
+                found = engine.run(one, events, scheme=scheme, threads=2).column("reason")
+                reasons.add(tuple(found.to_pylist()))
+        judge = SerialOracle([accounts], [one])
+        reasons.add(tuple(row["reason"] for row in judge.run(one, events)))
+    assert len(reasons) == 1, reasons
+    assert "error: " in str(reasons) and "RERAISE" not in str(reasons)
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("raise Wordless", "error: Wordless: its text cannot be made (TypeError)"),
+        ("raise ValueError(chr(0xd800))", "error: ValueError: \\ud800"),
+        ("return hg.abort(chr(0xd800))", "\\ud800"),
+    ],
+)
+def test_an_error_without_words_is_a_reason_all_the_same(body: str, reason: str) -> None:
+    function = defined(body)
+    function.__globals__["Wordless"] = Wordless
+    one = hg.transaction(event=EVENT, compiled=False)(function)
+    event = {"id": 1, "a": 1, "b": 1, "x": 1.0, "name": "n", "names": []}
+    with hg.open(None, tables=[accounts], transactions=[one]) as engine:
+        assert engine.run(one, [event]).column("reason").to_pylist() == [reason]
+        assert engine.stopped is None
+    assert SerialOracle([accounts], [one]).run(one, [event])[0]["reason"] == reason
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("raise SystemExit(3)", "would end the program"),
+        ("exit()", "would end the program"),
+        ("raise BaseException('x')", "would end the program"),
+        ("row.name = '\\ud800'", "half of a surrogate pair"),
+        ("return hg.abort('\\ud800')", "half of a surrogate pair"),
+    ],
+)
+@pytest.mark.parametrize("compiled", [True, False])
+def test_what_ends_the_program_or_is_no_text_is_refused(
+    body: str, words: str, compiled: bool
+) -> None:
+    assert words in refusal(defined(body), compiled)
