@@ -83,7 +83,10 @@ def test_a_malformed_event_is_an_outcome_and_a_wrong_type_a_refusal(server: Runn
         body = {"src": None, "dst": 2, "amount": 1}
         answer = http.post("/transactions/transfer", json=body)
         assert answer.json()["outcome"] == "rejected"
-        for wrong in ({"src": "1"}, {"src": 1.5}, {"src": 2**63}, {"src": True}, {"src": [1]}):
+        for src, reason in ((1.5, "not exact: src"), (2**63, "out of range: src")):
+            answer = http.post("/transactions/transfer", json={**body, "src": src})
+            assert (answer.json()["outcome"], answer.json()["reason"]) == ("rejected", reason)
+        for wrong in ({"src": "1"}, {"src": True}, {"src": [1]}):
             refused = http.post("/transactions/transfer", json={**body, **wrong})
             assert (refused.status_code, refused.json()["error"]["code"]) == (400, "bad_input")
             assert "'src'" in refused.json()["error"]["message"]

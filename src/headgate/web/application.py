@@ -10,8 +10,8 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
-import orjson
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route, Router
@@ -23,6 +23,7 @@ from headgate.query.limits import Limit
 from headgate.state.schema import Schema
 from headgate.web import metrics as counting
 from headgate.web.answers import JSON, Answer, chosen_media, encode, plain
+from headgate.web.bodies import read_json, read_parameters, sent_parameters
 from headgate.web.collector import Collector
 from headgate.web.door import Door, header, read_body
 from headgate.web.following import Following, read_place
@@ -158,10 +159,7 @@ class Application:
         if media not in (None, JSON) and str(media).partition(";")[0].strip().lower() != JSON:
             raise Refusal(415, "not_json", f"send the body as {JSON}")
         body = await read_body(receive, self._limits.body_bytes_max)
-        try:
-            return orjson.loads(body)
-        except orjson.JSONDecodeError as error:
-            raise InputError(f"the body is not JSON: {error.msg}") from None
+        return read_json(body)
 
     # --- queries ------------------------------------------------------------------------------
 
@@ -321,6 +319,10 @@ def _refuse_query(request: Request, *known: str) -> None:
     """InputError when the address has parameters that mean nothing, or one of them twice."""
     if not request.scope["query_string"]:
         return
+    try:
+        unquote_to_bytes(request.scope["query_string"]).decode()
+    except ValueError:
+        raise InputError("the parameters of the address are not UTF-8") from None
     given = [name for name, _ in request.query_params.multi_items()]
     for name in given:
         if name not in known:
@@ -341,6 +343,8 @@ def _read_query(body: Any) -> tuple[str, Any, int | None]:
         raise InputError("the field query is the text of one SELECT")
     if not isinstance(parameters, list | dict | None):
         raise InputError("the field parameters is a list, or an object by name")
+    # Read here only to refuse what is none; the worker gets them in a form that orjson writes.
+    parameters = sent_parameters(query, read_parameters(parameters))
     if epoch is not None and (type(epoch) is not int or epoch < 0):
         raise InputError("the field epoch is the number of an epoch")
     return query, parameters or None, epoch

@@ -6,6 +6,7 @@ lost: it still runs once. Whatever goes wrong is an error of Headgate's.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import math
 import re
@@ -32,6 +33,7 @@ from headgate.query.answer import Answer
 from headgate.results import Result
 from headgate.state.schema import ColumnType, Schema
 from headgate.web.answers import ARROW, EPOCH_HEADER, plain
+from headgate.web.bodies import sent_parameters, write_json
 from headgate.web.values import reader_of
 
 RETRIES = 5
@@ -79,7 +81,7 @@ class Client:
 
     def sql(self, query: str, parameters: Any = None, epoch: int | None = None) -> Answer:
         """Run one SELECT over one epoch; the answer gives Arrow, pandas or rows."""
-        body = {"query": query, "parameters": _sent(parameters), "epoch": epoch}
+        body = {"query": query, "parameters": sent_parameters(query, parameters), "epoch": epoch}
         answer = self._ask("POST", "/sql", body, {"accept": ARROW})
         with pa.ipc.open_stream(answer.content) as stream:
             return Answer(stream.read_all(), int(answer.headers[EPOCH_HEADER]))
@@ -144,7 +146,10 @@ class Client:
     def _events(self, path: str, place: str) -> Iterator[tuple[str, Result | None]]:
         headers = {"accept": "text/event-stream"}
         self._refuse_closed()
-        with self._http.stream("GET", path, params={"after": place}, headers=headers) as answer:
+        with contextlib.ExitStack() as stack:
+            with _sendable():
+                asked = self._http.stream("GET", path, params={"after": place}, headers=headers)
+                answer = stack.enter_context(asked)
             if answer.status_code != 200:
                 answer.read()
                 _checked(answer)
@@ -181,14 +186,15 @@ class Client:
         self, method: str, path: str, body: Any, headers: Mapping[str, str], given: Any
     ) -> httpx.Response:
         """Send it, and again when that fails on the way: every question may be asked twice."""
-        content = None if body is None else _encoded(body)
+        content = None if body is None else write_json(body)
         self._refuse_closed()
         more = {} if body is None else {"content-type": "application/json"}
         for attempt in range(RETRIES + 1):
             try:
-                answer = self._http.request(
-                    method, path, content=content, headers={**headers, **more}, params=given
-                )
+                with _sendable():
+                    answer = self._http.request(
+                        method, path, content=content, headers={**headers, **more}, params=given
+                    )
                 if answer.status_code != 503 or attempt == RETRIES:
                     return answer
             except _AGAIN as error:
@@ -229,13 +235,16 @@ def _quoted(name: Any) -> str:
     """A name as a part of an address, whatever stands in it."""
     if not isinstance(name, str) or not name:
         raise InputError(f"a transaction goes by its name here, not {name!r}")
-    return quote(name, safe="")
+    with _sendable():
+        return quote(name, safe="")
 
 
-def _encoded(body: Any) -> bytes:
+@contextlib.contextmanager
+def _sendable() -> Iterator[None]:
+    """InputError when an address cannot be made of what was handed in."""
     try:
-        return orjson.dumps(body)
-    except TypeError as error:
+        yield
+    except (UnicodeEncodeError, httpx.InvalidURL) as error:
         raise InputError(f"this cannot be sent: {error}") from None
 
 
@@ -282,7 +291,9 @@ def _sent(value: Any) -> Any:
         return format(value, "f")
     if isinstance(value, datetime.datetime):
         moment = value if value.tzinfo is not None else value.replace(tzinfo=datetime.UTC)
-        return moment.astimezone(datetime.UTC).isoformat().replace("+00:00", "Z")
+        with contextlib.suppress(OverflowError):  # in UTC of no year that there is
+            moment = moment.astimezone(datetime.UTC)
+        return moment.isoformat().replace("+00:00", "Z")
     if isinstance(value, datetime.date):
         return value.isoformat()
     if hasattr(value, "item") and not isinstance(value, str | bytes):  # a number of NumPy's

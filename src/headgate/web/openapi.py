@@ -9,9 +9,10 @@ from headgate.state.schema import Schema
 from headgate.state.table import Table
 from headgate.transactions import Transaction
 from headgate.web.answers import ARROW, EPOCH_HEADER, JSON
+from headgate.web.bodies import PARAMETER_TYPES
 from headgate.web.metrics import MEDIA as METRICS
 from headgate.web.served import Served
-from headgate.web.values import describe
+from headgate.web.values import describe, describe_event
 
 VERSION = "3.1.0"
 KEY_HEADER = "Idempotency-Key"
@@ -163,6 +164,15 @@ def _list_transactions() -> dict[str, Any]:
     return _operation("The transactions that can be called", _json(shape))
 
 
+_PARAMETER = {
+    "anyOf": [
+        {"type": ["null", "boolean", "number", "string", "array"]},
+        _object({"type": {"enum": list(PARAMETER_TYPES)}, "value": _TEXT}, closed=True),
+    ],
+    "description": 'a value; of a type that JSON lacks: {"type": "date", "value": "2024-01-01"}',
+}
+
+
 def _sql() -> dict[str, Any]:
     body = {
         "type": "object",
@@ -171,7 +181,11 @@ def _sql() -> dict[str, Any]:
         "properties": {
             "query": {"type": "string", "minLength": 1, "examples": ["select 1"]},
             "parameters": {
-                "anyOf": [{"type": "array"}, {"type": "object"}, {"type": "null"}],
+                "anyOf": [
+                    {"type": "array", "items": _PARAMETER},
+                    {"type": "object", "additionalProperties": _PARAMETER},
+                    {"type": "null"},
+                ],
                 "description": "values for ? or for $name",
             },
             "epoch": {
@@ -221,7 +235,8 @@ def _call(transaction: Transaction) -> dict[str, Any]:
         "reason": {"anyOf": [_TEXT, {"type": "null"}]},
         **(_columns(transaction.output, nullable=True) if transaction.output else {}),
     }
-    event = _object(_columns(transaction.event, nullable=True), closed=True)
+    columns = {column.name: describe_event(column.type) for column in transaction.event}
+    event = _object(columns, closed=True)
     return _operation(
         f"Run {transaction.name} over one event",
         _json(_object(result)),

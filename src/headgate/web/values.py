@@ -1,7 +1,8 @@
 """Values: the values of a column in JSON and in an address: how they are read and described.
 
-Invariant: a value that fits its description is read exactly, and no other is read at all. A null is
-read as it is: the engine rejects the event and says which column it was.
+Invariant: a value of the kind that its column has is read exactly, and no other is read at all. One
+that the column cannot hold (too large, not exact, a null) is read as it is, too: the engine rejects
+the event and says which column it was, as it does for every other way in.
 """
 
 from __future__ import annotations
@@ -14,19 +15,20 @@ from decimal import Decimal
 from typing import Any
 
 from headgate.errors import InputError, not_among
+from headgate.state.objects import fitted
 from headgate.state.schema import BIGINT_MAX, INT_MAX, Column, ColumnType
 from headgate.transactions import Transaction
 
 Read = Callable[[Any], Any]
 _PLAIN_KINDS = {"boolean", "int", "bigint", "string", "timestamp", "date", "decimal"}
 _NOT_NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-_DECIMAL = re.compile(r"-?[0-9]{1,40}(\.[0-9]{1,40})?")
+_DECIMAL = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _TIME = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}"
     r"(\.[0-9]{1,6})?(Z|[+-][0-9]{2}:[0-9]{2})?"
 )
-_FLOAT_MAX = float.fromhex("0x1.fffffep+127")
+_EXACT_MAX = 2**53  # up to here a double holds every integer
 
 
 class EventReader:
@@ -82,12 +84,20 @@ def read_key(columns: Sequence[Column], given: Mapping[str, str]) -> tuple[Any, 
         if text is None:
             raise InputError(f"the key column {column.name!r} is missing")
         try:
-            values.append(reader_of(column.type)(_from_text(column.type, text)))
+            values.append(_held(column.type, _from_text(column.type, text)))
         except (ValueError, OverflowError, ArithmeticError):
             raise InputError(
                 f"key column {column.name!r} should be {_words(column.type)}"
             ) from None
     return tuple(values)
+
+
+def _held(kind: ColumnType, sent: Any) -> Any:
+    """A value that a column of this type can hold; ValueError for any other."""
+    value = reader_of(kind)(sent)
+    if fitted(value, kind)[1]:
+        raise ValueError
+    return value
 
 
 def _from_text(kind: ColumnType, text: str) -> Any:
@@ -102,11 +112,9 @@ def _from_text(kind: ColumnType, text: str) -> Any:
 
 
 def reader_of(kind: ColumnType) -> Read:
-    """The function that reads a value of this type; it raises ValueError for any other."""
+    """The function that reads a value of this kind; it raises ValueError for any other."""
     if kind.element is not None:
         return _array_reader(reader_of(kind.element))
-    if kind.kind == "decimal":
-        return _decimal_reader(kind)
     return _READERS[kind.kind]
 
 
@@ -116,34 +124,26 @@ def _boolean(value: Any) -> bool:
     raise ValueError
 
 
-def _integer_reader(bound: int) -> Read:
-    def read(value: Any) -> int:
-        if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
-            value = int(value)  # JSON does not tell 1.0 from 1
-        if type(value) is not int or not -bound - 1 <= value <= bound:
-            raise ValueError
+def _integer(value: Any) -> int | float:
+    if type(value) is int:
         return value
-
-    return read
+    if type(value) is float:  # JSON does not tell 1.0 from 1
+        return int(value) if value.is_integer() else value
+    raise ValueError
 
 
 def _double(value: Any) -> float:
-    if type(value) is float or type(value) is int:
-        return float(value)
+    if type(value) is float:
+        return value
+    if type(value) is int:
+        return float(value) if abs(value) <= _EXACT_MAX else value
     if isinstance(value, str) and value in _NOT_NUMBERS:
         return _NOT_NUMBERS[value]
     raise ValueError
 
 
-def _single(value: Any) -> float:
-    number = _double(value)
-    if math.isfinite(number) and abs(number) > _FLOAT_MAX:
-        raise ValueError
-    return number
-
-
 def _text(value: Any) -> str:
-    if not isinstance(value, str) or "\0" in value:
+    if not isinstance(value, str):
         raise ValueError
     return value
 
@@ -153,7 +153,10 @@ def _timestamp(value: Any) -> datetime.datetime:
         raise ValueError
     moment = datetime.datetime.fromisoformat(value)
     moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=datetime.UTC)
-    return moment.astimezone(datetime.UTC)
+    try:
+        return moment.astimezone(datetime.UTC)
+    except OverflowError:  # before the year 1 or after 9999, in UTC
+        return moment
 
 
 def _date(value: Any) -> datetime.date:
@@ -162,37 +165,28 @@ def _date(value: Any) -> datetime.date:
     return datetime.date.fromisoformat(value)
 
 
-def _decimal_reader(kind: ColumnType) -> Read:
-    bound = Decimal(10) ** (kind.precision - kind.scale)
-
-    def read(value: Any) -> Decimal:
-        # A JSON number may already have been rounded by whoever wrote or read it.
-        if type(value) is not int and (
-            not isinstance(value, str) or _DECIMAL.fullmatch(value) is None
-        ):
-            raise ValueError
-        number = Decimal(value)
-        if abs(number) >= bound or number != round(number, kind.scale):
-            raise ValueError
-        return number
-
-    return read
+def _decimal(value: Any) -> Decimal:
+    # A JSON number may already have been rounded by whoever wrote or read it.
+    if type(value) is int or (isinstance(value, str) and _DECIMAL.fullmatch(value) is not None):
+        return Decimal(value)
+    raise ValueError
 
 
 def _array_reader(read: Read) -> Read:
     def read_all(value: Any) -> list[Any]:
         if not isinstance(value, list):
             raise ValueError
-        return [read(item) for item in value]
+        return [None if item is None else read(item) for item in value]
 
     return read_all
 
 
 _READERS: Mapping[str, Read] = {
     "boolean": _boolean,
-    "int": _integer_reader(INT_MAX),
-    "bigint": _integer_reader(BIGINT_MAX),
-    "float": _single,
+    "int": _integer,
+    "bigint": _integer,
+    "decimal": _decimal,
+    "float": _double,
     "double": _double,
     "string": _text,
     "timestamp": _timestamp,
@@ -211,7 +205,7 @@ def _words(kind: ColumnType) -> str:
 
 
 def describe(kind: ColumnType) -> dict[str, Any]:
-    """The JSON schema of a column's values, as answers have them and calls take them."""
+    """The JSON schema of a column's values, as answers have them."""
     if kind.element is not None:
         return {"type": "array", "items": describe(kind.element)}
     if kind.kind == "decimal":
@@ -221,8 +215,22 @@ def describe(kind: ColumnType) -> dict[str, Any]:
     return dict(_DESCRIPTIONS[kind.kind])
 
 
-def _number_description(**more: Any) -> dict[str, Any]:
-    return {"anyOf": [{"type": "number", **more}, {"enum": list(_NOT_NUMBERS)}]}
+def describe_event(kind: ColumnType) -> dict[str, Any]:
+    """The JSON schema of the values that a call takes: also those that its result rejects."""
+    found: dict[str, Any]
+    if kind.element is not None:
+        found = {"type": "array", "items": describe_event(kind.element)}
+    elif kind.kind in ("int", "bigint"):
+        found = {"type": "number", "format": _DESCRIPTIONS[kind.kind]["format"]}
+    elif kind.kind == "decimal":
+        text = {"type": "string", "pattern": r"^-?[0-9]+(\.[0-9]+)?$"}
+        found = {"anyOf": [text, {"type": "integer"}]}
+    else:
+        found = describe(kind)
+    return {"anyOf": [found, {"type": "null"}], "description": f"{kind}; others are rejected"}
+
+
+_NUMBER = {"anyOf": [{"type": "number"}, {"enum": list(_NOT_NUMBERS)}]}
 
 
 _DESCRIPTIONS: Mapping[str, dict[str, Any]] = {
@@ -234,9 +242,9 @@ _DESCRIPTIONS: Mapping[str, dict[str, Any]] = {
         "minimum": -BIGINT_MAX - 1,
         "maximum": BIGINT_MAX,
     },
-    "float": _number_description(minimum=-_FLOAT_MAX, maximum=_FLOAT_MAX),
-    "double": _number_description(),
-    "string": {"type": "string", "pattern": r"^[^\u0000]*$"},
+    "float": _NUMBER,
+    "double": _NUMBER,
+    "string": {"type": "string"},
     "timestamp": {"type": "string", "format": "date-time"},
     "date": {"type": "string", "format": "date"},
 }

@@ -28,6 +28,7 @@ from headgate.query.limits import Limit, limited
 from headgate.query.sharing import Mapped
 from headgate.query.sql import Connections, run_sql
 from headgate.web.answers import Answer, table_answer
+from headgate.web.bodies import read_parameters
 
 HEAD = struct.Struct("<IQ")
 MESSAGE_BYTES_MAX = 1 << 32
@@ -149,9 +150,8 @@ class Worker:
             for name, (first, spots) in asked["tables"].items()
         }
         with limited(limit):
-            found = run_sql(
-                asked["query"], tables, asked["parameters"], connections=self._connections
-            )
+            parameters = read_parameters(asked["parameters"])
+            found = run_sql(asked["query"], tables, parameters, connections=self._connections)
         answer = table_answer(found.arrow(), asked["epoch"], asked["media"])
         if len(answer.body) > asked["answer_bytes_max"]:
             raise LimitError(

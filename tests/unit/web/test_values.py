@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import math
 from decimal import Decimal
 from typing import Any
@@ -15,6 +16,7 @@ import headgate as hg
 from headgate.errors import InputError
 from headgate.state.schema import Schema
 from headgate.web.answers import encode, plain
+from headgate.web.bodies import read_json
 from headgate.web.client import _sent
 from headgate.web.values import EventReader, describe, read_key, reader_of
 
@@ -53,30 +55,46 @@ def test_a_value_that_fits_is_read(type_: str, value: Any, expected: Any) -> Non
     ("type_", "values"),
     [
         ("boolean", [1, "true", []]),
-        ("int", [2**31, -(2**31) - 1, "1", True, 1.5, 1e300]),
-        ("bigint", [2**63, "1", True, 0.5, 1e19]),
+        ("int", ["1", True, [], {}]),
+        ("bigint", ["1", True, "", {}]),
         ("double", ["1", True, "nan", []]),
-        ("float", [1e39, "1"]),
-        ("string", [1, "a\0b", []]),
-        ("decimal(5,2)", ["1000", "0.001", 0.5, "1e2", "NaN", " 1", "", True, []]),
+        ("float", [True, "1"]),
+        ("string", [1, True, []]),
+        ("decimal(5,2)", [0.5, "1e2", "NaN", " 1", "", True, []]),
         ("date", ["2024-02-30", "20240101", 1, "2024-01-01T00:00:00Z"]),
         ("timestamp", ["2024-01-01", "noon", 5, "2024-01-01T12:00:00.0000001Z"]),
-        ("array<bigint>", [1, ["1"], [None], {}]),
+        ("array<bigint>", [1, ["1"], [[]], {}]),
     ],
 )
-def test_a_value_that_does_not_fit_is_refused(type_: str, values: list[Any]) -> None:
+def test_a_value_of_another_kind_is_refused(type_: str, values: list[Any]) -> None:
     for value in values:
         with pytest.raises((ValueError, OverflowError, ArithmeticError)):
             reader_of(kind(type_))(value)
+
+
+@pytest.mark.parametrize(
+    ("type_", "value"),
+    [
+        ("int", 2**31),
+        ("int", 1.5),
+        ("bigint", 10**30),
+        ("double", 2**53 + 1),
+        ("double", 2**64 + 1),
+        ("float", 10**40),
+        ("decimal(5,2)", 1000),
+        ("string", "a\0b"),
+        ("array<bigint>", [1, None]),
+    ],
+)
+def test_a_value_that_does_not_fit_is_for_the_engine_to_reject(type_: str, value: Any) -> None:
+    assert reader_of(kind(type_))(read_json(json.dumps(value).encode())) == value
 
 
 @given(
     st.one_of(
         st.tuples(st.just("bigint"), st.integers(-(2**63), 2**63 - 1)),
         st.tuples(st.just("double"), st.floats(allow_nan=False)),
-        st.tuples(
-            st.just("string"), st.text(st.characters(exclude_characters="\0", codec="utf-8"))
-        ),
+        st.tuples(st.just("string"), st.text(st.characters(codec="utf-8"))),
         st.tuples(st.just("decimal(18,6)"), st.decimals(-(10**11), 10**11, places=6)),
         st.tuples(st.just("date"), st.dates()),
         st.tuples(st.just("timestamp"), st.datetimes(timezones=st.just(datetime.UTC))),

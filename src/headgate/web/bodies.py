@@ -1,0 +1,134 @@
+"""Bodies: the JSON of requests with integers of any size, and the parameters of a query in it.
+
+Invariant: a parameter arrives as what it was, or not at all. What JSON has no word for is an object
+of its type and its text: {"type": "decimal", "value": "1.50"}.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import orjson
+
+from headgate.errors import InputError
+from headgate.query.sql import check_query
+
+_LONG = re.compile(rb"[0-9]{19}")  # perhaps an integer that orjson would read as a float
+_BITS_64 = range(-(2**63), 2**64)
+_TEXT_MAX = 1000
+
+
+def read_json(body: bytes) -> Any:
+    """What a body says, with every integer as it stands there; InputError when it is not JSON."""
+    try:
+        found = orjson.loads(body)
+        return json.loads(body) if _LONG.search(body) is not None else found
+    except orjson.JSONDecodeError as error:
+        raise InputError(f"the body is not JSON: {error.msg}") from None
+    except (RecursionError, ValueError) as error:
+        raise InputError(f"the body cannot be read: {error}") from None
+
+
+def write_json(body: Any) -> bytes:
+    """A body; InputError when it holds what JSON has not."""
+    try:
+        return orjson.dumps(body)
+    except TypeError as error:
+        why = error
+    try:  # orjson has no integers beyond 64 bits
+        return json.dumps(body, allow_nan=False, ensure_ascii=False).encode()
+    except (TypeError, ValueError, RecursionError):
+        raise InputError(f"this cannot be sent: {why}") from None
+
+
+def sent_parameters(query: Any, parameters: Any) -> Any:
+    """The parameters of a query as JSON has them; InputError that names what cannot be one."""
+    check_query(query, parameters)
+    if parameters is None:
+        return None
+    if isinstance(parameters, Mapping):
+        for name in parameters:
+            if not isinstance(name, str):
+                raise InputError(f"a parameter's name is a text, not {name!r}")
+        return {name: _sent(value) for name, value in parameters.items()}
+    return [_sent(value) for value in parameters]
+
+
+def _sent(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, list | tuple):
+        return [_sent(item) for item in value]
+    if isinstance(value, int):
+        return int(value) if value in _BITS_64 else _typed("integer", str(int(value)))
+    if isinstance(value, float):
+        is_finite = value - value == 0
+        return float(value) if is_finite else _typed("double", _FLOAT_WORDS[str(float(value))])
+    if isinstance(value, Decimal):
+        return _typed("decimal", str(value))
+    if isinstance(value, datetime.datetime):
+        return _typed("timestamp", value.isoformat())
+    if isinstance(value, datetime.date):
+        return _typed("date", value.isoformat())
+    raise InputError(
+        f"a {type(value).__name__} cannot be a parameter of a query over HTTP; there are: None, "
+        "bool, int, float, str, Decimal, date, datetime, and lists of them"
+    )
+
+
+_FLOAT_WORDS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+
+
+def _typed(kind: str, text: str) -> dict[str, str]:
+    return {"type": kind, "value": text}
+
+
+def read_parameters(parameters: Any) -> Any:
+    """The parameters as Python values; InputError when one is not what it says it is."""
+    if isinstance(parameters, dict):
+        return {name: _read(value) for name, value in parameters.items()}
+    return None if parameters is None else [_read(value) for value in parameters]
+
+
+def _read(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_read(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    kind, text = value.get("type"), value.get("value")
+    read = PARAMETER_TYPES.get(kind) if isinstance(kind, str) else None
+    if read is None or not isinstance(text, str) or len(value) != 2:
+        raise InputError(
+            'a parameter that is an object has a type and a text: {"type": "decimal", "value": '
+            f'"1.50"}}; the types are: {", ".join(PARAMETER_TYPES)}'
+        )
+    try:
+        if len(text) > _TEXT_MAX or not text.isascii():
+            raise ValueError(text)
+        return read(text)
+    except (ValueError, ArithmeticError, KeyError):
+        raise InputError(f"the parameter {text[:40]!r} is no {kind}") from None
+
+
+_FLOATS = {word: float(name) for name, word in _FLOAT_WORDS.items()}
+
+
+def _double(text: str) -> float:
+    return _FLOATS[text] if text in _FLOATS else float(text)
+
+
+PARAMETER_TYPES: Mapping[str, Callable[[str], Any]] = {
+    "integer": int,
+    "double": _double,
+    "decimal": Decimal,
+    "date": datetime.date.fromisoformat,
+    "timestamp": datetime.datetime.fromisoformat,
+}
