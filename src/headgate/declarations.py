@@ -81,7 +81,7 @@ def merged_manifest(
     kept = {name: before[name] for name in ("since", "migrations", "past") if name in before}
     if seen:
         known = {one["name"] for one in kept.get("migrations", ())}
-        added = [{"name": one.name, "epoch": 0} for one in seen if one.name not in known]
+        added = [one.record(0) for one in seen if one.name not in known]
         kept["migrations"] = [*kept.get("migrations", ()), *added]
     storages = storages_of(before, tables)
     described = {

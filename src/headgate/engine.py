@@ -329,7 +329,7 @@ class Engine:
         )
         if record is not None:
             plan = recorded(plan, record)
-        table = as_table(events, plan.event, "events")
+        table = as_table(events, plan.event, "events", plan.with_unneeded)
         plan = self._carrying(plan, table.schema)
         if batch_size is None:
             return self._apply(plan, table, None)
@@ -439,7 +439,7 @@ class Engine:
             moved = {inlet: InletState(after, None, state.arrivals)}
             held = with_nulls(state.held, plan.carry)
             results, epoch, _ = self._process(free, held, None, moved)
-        self._guard.wait(epoch)
+        self._await_durable(plan, epoch)
         return results
 
     def _check(self, plan: Plan, given: pa.Schema) -> None:
@@ -698,7 +698,7 @@ class Engine:
         plan = self._plan(transaction, route_by, order_by, None, "reject", None)
         with self._lock, self._guard.running():
             program = self._program(plan.route.transactions)
-            given = as_table(events, plan.event, "events")
+            given = as_table(events, plan.event, "events", plan.with_unneeded)
             arranged = plan.arranger(program).arrange(given, None)
             program.resolve(arranged.works)
             return program.explain(arranged.works, arranged.order, arranged.route)
@@ -743,7 +743,7 @@ class Engine:
             try:
                 self._journal.close()
             finally:
-                self._guard.stop(reason)
+                self._guard.stop(reason, is_wanted=True)
                 LOG.info("closed %r", self)
 
     def owns(self, path: str, disk: Disk | None) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,18 +18,27 @@ from headgate.state.table import Table
 from headgate.transactions import Transaction
 
 ACCEPTED = "an Arrow table, record batches, a pandas frame, a Spark frame or a list of dicts"
+Complete = Callable[[pa.Table], pa.Table]
 _UNREADABLE = (pa.ArrowException, TypeError, ValueError, OverflowError)
 
 
-def as_table(data: Any, schema: Schema, where: str) -> pa.Table:
-    """The data as an Arrow table; dicts take their types from the schema."""
+def as_is(table: pa.Table) -> pa.Table:
+    """Nothing is to be added."""
+    return table
+
+
+def as_table(data: Any, schema: Schema, where: str, complete: Complete = as_is) -> pa.Table:
+    """The data as an Arrow table; dicts take their types from the schema.
+
+    Dicts say only what they have to say: `complete` adds columns that none of them has.
+    """
     try:
-        return _as_table(data, schema, where)
+        return _as_table(data, schema, where, complete)
     except pa.ArrowException as error:
         raise InputError(f"{where}: cannot be read as one Arrow table: {error}") from None
 
 
-def _as_table(data: Any, schema: Schema, where: str) -> pa.Table:
+def _as_table(data: Any, schema: Schema, where: str, complete: Complete) -> pa.Table:
     if isinstance(data, pa.Table):
         return data
     if isinstance(data, pa.RecordBatch):
@@ -46,10 +55,10 @@ def _as_table(data: Any, schema: Schema, where: str) -> pa.Table:
         return pa.table(data)
     if isinstance(data, (Mapping, str, bytes)) or not isinstance(data, Iterable):
         raise InputError(f"{where}: cannot read a {type(data).__name__}; hand in {ACCEPTED}")
-    return _from_items(list(data), schema, where)
+    return _from_items(list(data), schema, where, complete)
 
 
-def _from_items(items: list[Any], schema: Schema, where: str) -> pa.Table:
+def _from_items(items: list[Any], schema: Schema, where: str, complete: Complete) -> pa.Table:
     if items and all(isinstance(item, pa.RecordBatch) for item in items):
         return pa.Table.from_batches(items)
     if items and all(isinstance(item, pa.Table) for item in items):
@@ -58,7 +67,7 @@ def _from_items(items: list[Any], schema: Schema, where: str) -> pa.Table:
         if not isinstance(item, Mapping):
             kind = type(item).__name__
             raise InputError(f"{where}: item {place} is a {kind}; hand in {ACCEPTED}")
-    return from_dicts(items, schema, where)
+    return complete(from_dicts(items, schema, where))
 
 
 def from_dicts(rows: Sequence[Mapping[str, Any]], schema: Schema, where: str) -> pa.Table:

@@ -80,11 +80,11 @@ class Guard:
         self.reason = forked(self._process)
         self.leave()
 
-    def stop(self, reason: str) -> None:
+    def stop(self, reason: str, *, is_wanted: bool = False) -> None:
         """From now on nothing runs and nothing is read; the first reason is the one that stays."""
         if self.reason is None:
             self.reason = reason
-            if reason != CLOSED:
+            if not is_wanted:
                 LOG.error("the engine is stopped: %s; open it again", reason)
         self.hide()
 

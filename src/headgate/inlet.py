@@ -96,6 +96,24 @@ class Plan:
                 found.setdefault(column.name, column)
         return Schema(tuple(found.values()))
 
+    def with_unneeded(self, events: pa.Table) -> pa.Table:
+        """The events with nulls for declared columns that no route taken by one of them needs."""
+        there, route = events.column_names, self.route
+        missing = [column for column in self.event if column.name not in there]
+        if not missing or route.column not in there:
+            return events
+        values, _ = unmarked(one_array(events.column(route.column)))
+        routing = Routing([value for value, _ in route.values], range(len(route.values)))
+        taken = np.unique(routing.numbers(values)).tolist()
+        used = [route.values[place][1].event for place in taken if place >= 0]
+        needed = {name for event in used for name in event.names}
+        needed |= {*(column.name for column in self.order_by), *self.carry}
+        for column in missing:
+            if column.name not in needed:
+                nulls = pa.nulls(events.num_rows, column.type.arrow)
+                events = events.append_column(column.name, nulls)
+        return events
+
     @cached_property
     def label(self) -> str:
         """The name under which the stream is counted."""

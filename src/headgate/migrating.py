@@ -113,17 +113,32 @@ def checked(migrations: Any) -> list[Migration]:
 
 def pending_of(manifest: Mapping[str, Any], migrations: Sequence[Migration]) -> list[Migration]:
     """The migrations that a store has not seen; they must come after those it has."""
-    applied = {one["name"]: one["epoch"] for one in manifest.get("migrations", ())}
+    applied = {one["name"]: one for one in manifest.get("migrations", ())}
     pending: list[Migration] = []
     for one in migrations:
         if one.name not in applied:
             pending.append(one)
-        elif pending:
+            continue
+        _refuse_edited(one, applied[one.name])
+        if pending:
             raise DeclarationError(
                 f"the migration {pending[0].name!r} stands before {one.name!r}, which was applied "
-                f"as epoch {applied[one.name]}: new ones go to the end"
+                f"as epoch {applied[one.name]['epoch']}: new ones go to the end"
             )
     return pending
+
+
+def _refuse_edited(given: Migration, applied: Mapping[str, Any]) -> None:
+    """A migration that was applied stays what it was; older stores did not note its steps."""
+    epoch, steps = applied["epoch"], given.record(0)["steps"]
+    before = applied.get("steps", steps)
+    if before != steps:
+        when = f"was applied as epoch {epoch}" if epoch else "was there when the store was made"
+        raise DeclarationError(
+            f"the migration {given.name!r} {when}, with other steps: then {' '.join(before)}, now "
+            f"{' '.join(steps)}; leave it as it was, and say what is to change in a new one, with "
+            "a name of its own"
+        )
 
 
 def migrate_store(
@@ -138,6 +153,10 @@ def migrate_store(
     recovered = store.recover(Nowhere())
     _refuse_inputs(recovered)
     reader = StoreReader.open(store.path, store.disk)
+    # All are tried before the first is applied: a list that cannot be applied leaves no part.
+    for tried in _try_all(reader, pending, tables) if len(pending) > 1 else ():
+        if tried.offenders:
+            raise DeclarationError(refusal(tried))
     applied: list[Trial] = []
     for migration in pending:
         attempt = Attempt(reader, [migration], recovered.epoch + len(applied))
@@ -349,7 +368,7 @@ class Attempt:
         """The declarations from the migration's epoch on, and all before them."""
         now = {name: one for name, one in before.items() if name != "past"}
         epoch = self._epoch + 1
-        done = {"name": self._migration.name, "epoch": epoch}
+        done = self._migration.record(epoch)
         kept = {"loaded": before["loaded"]} if "loaded" in before else {}
         return {
             **kept,

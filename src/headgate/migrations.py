@@ -382,6 +382,10 @@ class Migration:
         for step in self.steps:
             step.convert(rows)
 
+    def record(self, epoch: int) -> dict[str, Any]:
+        """What a store keeps of it once it is applied."""
+        return {"name": self.name, "epoch": epoch, "steps": [code_of(one) for one in self.steps]}
+
     def __repr__(self) -> str:
         return "\n    ".join([f"Migration({self.name!r})", *map(code_of, self.steps)])
 

@@ -53,7 +53,11 @@ def open_owned(
     except LockedError:
         if path is None or not _release(local_folder(path), disk, takeover):
             raise
-    return open_store()
+    try:
+        return open_store()
+    except LockedError as error:  # an engine of this process is in use
+        advice = "" if takeover else ", or open with takeover=True"
+        raise LockedError(f"{error}{advice}") from None
 
 
 def _release(path: str, disk: Disk | None, takeover: bool) -> bool:

@@ -9,6 +9,7 @@ import datetime
 import re
 import sys
 from collections import deque
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -295,13 +296,17 @@ def tables(store: Store) -> None:
     """
     found = stores.open_store(store)
     epoch = found.last_epoch()
-    sides = {"table": "left", "columns": "left", "key": "left", "check": "left", "rows": "right"}
-    grid = output.make_grid(f"Tables at epoch {epoch}", sides)
-    for name, declared in tables_of(found, epoch).items():
+    declarations = tables_of(found, epoch)
+    sides = {"table": "left", "columns": "left", "key": "left", "check": "left"}
+    is_bound = any(map(_constraints, declarations.values()))
+    sides |= {"constraints": "left"} if is_bound else {}
+    grid = output.make_grid(f"Tables at epoch {epoch}", {**sides, "rows": "right"})
+    for name, declared in declarations.items():
         key = declared["key"]
         rows = read_table(found, name, epoch, columns=key).num_rows
-        check = declared.get("check") or ""
-        grid.add_row(name, declared["columns"], ", ".join(key), check, f"{rows:,}")
+        words = [name, declared["columns"], ", ".join(key), declared.get("check") or ""]
+        words += [_constraints(declared)] if is_bound else []
+        grid.add_row(*words, f"{rows:,}")
     console = output.make_console()
     console.print(grid)
     streams = output.make_grid("Results", {"transaction": "left", "columns": "left"})
@@ -340,6 +345,14 @@ def log(
     output.make_console().print(grid)
 
 
+def _constraints(declared: Mapping[str, Any]) -> str:
+    """What a table promises over several rows, in a few words."""
+    found = [f"unique ({', '.join(columns)})" for columns in declared.get("unique", ())]
+    for columns, parent in declared.get("references", ()):
+        found.append(f"({', '.join(columns)}) references {parent}")
+    return "; ".join(found)
+
+
 def _time(time_us: int) -> str:
     moment = datetime.datetime.fromtimestamp(time_us / 1e6, datetime.UTC)
     return moment.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
@@ -348,7 +361,7 @@ def _time(time_us: int) -> str:
 def _source(info: CommitInfo) -> str:
     """Who brought the epoch: a query's micro-batch, or a call to the engine."""
     if info.source is None:
-        return "run or call" if info.result_rows else "load"
+        return "run, call or flush" if info.result_rows else "load"
     query, batch = info.source
     short = UUID.sub(lambda found: found[1], query)
     return f"query {short}, batch {batch}"

@@ -205,9 +205,6 @@ def _name_holder(descriptor: int) -> None:
 
 def _locked(path: str, holder: str) -> str:
     if holder == str(os.getpid()):
-        return (
-            f"this process (pid {holder}) already has {path} open: close that engine first, or "
-            "open with takeover=True"
-        )
+        return f"this process (pid {holder}) already has {path} open: close that engine first"
     who = f"process {holder}" if holder else "another process"
     return f"{who} writes to this store (lock {path}): stop it, or wait until it has ended"

@@ -108,8 +108,7 @@ class SerialOracle:
     ) -> list[dict[str, Any]]:
         """The results that `engine.run` must give for these events, as dicts in order.
 
-        An integer that does not fit its column is rejected here as it is when it comes in Arrow;
-        in a list of dicts the engine refuses it with an InputError.
+        A value that does not fit its column rejects its event, however the events come in.
         """
         rules = make_rules(transaction, order_by, route_by, watermark, late, name, carry)
         rules = replace(rules, updates=updates)

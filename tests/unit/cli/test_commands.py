@@ -122,7 +122,7 @@ def test_log_shows_the_last_epochs(runner: CliRunner, bank: Path) -> None:
     found = run(runner, "log", bank, "--last", 3)
     shown = rows_of(found.stdout)[1:]
     assert [row[0] for row in shown] == ["3", "4", "5"]
-    assert [row[2] for row in shown] == ["run or call"] * 3
+    assert [row[2] for row in shown] == ["run, call or flush"] * 3
     # The aborted transfer of epoch 3 changed no row, so that cell is empty.
     assert [len(row) for row in shown] == [5, 6, 6]
     assert [row[3] for row in shown] == ["1", "accounts 2", "accounts 2"]
@@ -222,3 +222,14 @@ def test_reading_a_store_imports_neither_pyspark_nor_the_compiler(bank: Path) ->
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
     )
     assert found.stdout.splitlines()[-1] == "[]"
+
+
+def test_tables_shows_constraints(runner: CliRunner, tmp_path: Path) -> None:
+    owners = headgate.Table("owners", "name string", key="name")
+    cards = headgate.Table(
+        "cards", "id bigint, owner string", key="id", unique="owner", references={"owner": owners}
+    )
+    with headgate.open(tmp_path / "shop", [owners, cards]):
+        pass
+    shown = run(runner, "tables", tmp_path / "shop").stdout
+    assert "unique (owner)" in shown and "(owner) references owners" in shown

@@ -357,3 +357,28 @@ def test_a_program_from_before_a_migration_is_not_taken_for_a_new_one(store: Pat
     hg.migrate(store, [dropped, hg.Migration("r").rename_table("accounts", "ledger")])
     with pytest.raises(hg.DeclarationError, match=r"table 'accounts'.*migration 'r' at epoch 3"):
         hg.open(store, tables=[accounts()])
+
+
+def test_of_two_migrations_none_is_applied_when_the_second_cannot_be(store: Path) -> None:
+    renamed = hg.Migration("renamed").rename_column("accounts", "note", "remark")
+    rich = hg.Migration("rich").set_check("accounts", "balance > 0")
+    with pytest.raises(hg.DeclarationError, match=r"'rich'.*id=2; nothing was changed"):
+        hg.migrate(store, [renamed, rich])
+    with hg.open(store, tables=[accounts()]) as engine:
+        assert engine.epoch == 1
+
+
+def test_a_migration_that_was_applied_stays_what_it_was(store: Path) -> None:
+    hg.migrate(store, [hg.Migration("one").drop_column("accounts", "note")])
+    other = hg.Migration("one").drop_column("accounts", "rate")
+    words = r"'one' was applied as epoch 2, with other steps: then .*'note'.*, now .*'rate'"
+    with pytest.raises(hg.DeclarationError, match=words):
+        hg.migrate(store, [other])
+
+
+def test_a_migration_beside_an_open_engine_proposes_no_takeover(store: Path) -> None:
+    with hg.open(store, tables=[accounts()]):
+        with pytest.raises(hg.LockedError, match=r"close that engine first$"):
+            hg.migrate(store, [hg.Migration("one").drop_column("accounts", "note")])
+        with pytest.raises(hg.LockedError, match=r"or open with takeover=True$"):
+            hg.open(store, tables=[accounts()])

@@ -236,3 +236,22 @@ def test_a_route_column_of_lists_is_refused() -> None:
 def test_a_text_that_cannot_be_written_is_no_key_to_look_for() -> None:
     with pytest.raises(hg.InputError, match="cannot be a key of type string"):
         opened().get("words", "\ud800")
+
+
+def test_dicts_may_leave_out_what_no_route_of_theirs_needs() -> None:
+    sums = hg.Table("sums", "id bigint, n bigint", key="id")
+
+    @hg.transaction(event="id bigint", compiled=False)
+    def once(event, row=sums.at("id", create=True)):
+        row.n += 1
+
+    @hg.transaction(event="id bigint, n bigint", compiled=False)
+    def many(event, row=sums.at("id", create=True)):
+        row.n += event.n
+
+    with hg.open(None, sums, [once, many]) as engine:
+        routes = {"once": once, "many": many}
+        engine.run(routes, [{"kind": "once", "id": 1}], route_by="kind")
+        assert engine.get("sums", 1) == {"id": 1, "n": 1}
+        with pytest.raises(hg.InputError, match="no column 'n'"):
+            engine.run(routes, [{"kind": "many", "id": 1}], route_by="kind")

@@ -215,3 +215,11 @@ def test_the_warning_gives_a_reason_of_what_it_warns_of(caplog: pytest.LogCaptur
     warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(warned) == 1
     assert "rejected (null key: id)" in warned[0]
+
+
+def test_a_flush_is_counted_in_every_step(tmp_path: Path) -> None:
+    with open_bank(tmp_path / "bank") as engine:
+        engine.run(pay, [event("a", 1)], **OPTIONS, name="w")
+        engine.flush(pay, **OPTIONS, name="w")
+        steps = engine.metrics().streams["w"].steps
+        assert {name: times.count for name, times in steps.items()} == dict.fromkeys(steps, 2)

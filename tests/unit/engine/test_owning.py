@@ -144,3 +144,10 @@ def test_what_is_left_open_is_closed_at_the_end_without_a_word(
     with hg.open(tmp_path / "bank", **PROGRAM) as engine:
         assert engine.get(accounts, 1) == {"id": 1, "balance": 7}
         assert engine.get(accounts, 2) == {"id": 2, "balance": 100}
+
+
+def test_a_wanted_takeover_is_no_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first = hg.open(tmp_path / "bank", **PROGRAM)
+    with hg.open(tmp_path / "bank", **PROGRAM, takeover=True):
+        assert first.stopped is not None and "taken over" in first.stopped
+    assert not [one for one in caplog.records if one.levelname == "ERROR"]
