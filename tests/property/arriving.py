@@ -35,7 +35,12 @@ TAKES = {
     "timestamp": {"moment"},
     "date": {"day"},
 }
-_BITS = {"int": 32, "bigint": 64, "timestamp": 64, "date": 32}
+_BITS = {"int": 32, "bigint": 64}
+# The first and the last time that Python can show.
+_ENDS = {
+    "timestamp": (datetime.datetime.min, datetime.datetime.max, datetime.timedelta(microseconds=1)),
+    "date": (datetime.date.min, datetime.date.max, datetime.timedelta(days=1)),
+}
 _DIGITS = {"decimal(9,2)": (9, 2), "decimal(18,0)": (18, 0)}
 
 
@@ -65,9 +70,20 @@ def judged(given: Given, declared: str) -> tuple[str, Any]:
     value = Fraction(value)  # but for the zeros it is one
     if declared in _DIGITS:
         return _as_decimal(value, *_DIGITS[declared])
-    if not -(2 ** (_BITS[declared] - 1)) <= int(value) < 2 ** (_BITS[declared] - 1):
+    least, greatest = _bounds(declared)
+    # A part of a microsecond or a day belongs to the one it is in, a part of a number to none.
+    whole = int(value) if declared in _BITS else math.floor(value)
+    if not least <= whole <= greatest:
         return "out of range", None
     return ("", int(value)) if value == int(value) else ("not exact", None)
+
+
+def _bounds(declared: str) -> tuple[int, int]:
+    if declared in _BITS:
+        return -(2 ** (_BITS[declared] - 1)), 2 ** (_BITS[declared] - 1) - 1
+    first, last, step = _ENDS[declared]
+    start = type(first)(1970, 1, 1)
+    return (first - start) // step, (last - start) // step
 
 
 def _as_float(value: Number, declared: str) -> tuple[str, Any]:

@@ -28,7 +28,7 @@ def take(event, row=box.at("id"), out=hg.output("left_over bigint")):
 
 
 @hg.transaction(event="id int, gone boolean", compiled=False)
-def turn(event, row=box.at("id", create=True), same_row=box.at("id")):
+def turn(event, row=box.at("id", create=True), same_row=box.at("id", create=True)):
     row.n += 1
     row.due = same_row.n * hg.decimal("0.125")
     if event.gone:

@@ -128,7 +128,7 @@ def _update_code(digest: Any, code: types.CodeType, seen: set[int]) -> None:
     _update(digest, code.co_consts, seen)
 
 
-_LOADED: dict[tuple[str, str, str], dict[str, Any]] = {}  # what this process has loaded before
+_LOADED: dict[tuple[str, ...], dict[str, Any]] = {}  # what this process has loaded before
 
 
 def load_source(source: str, name: str, mark: str | None, scope: dict[str, Any]) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def load_source(source: str, name: str, mark: str | None, scope: dict[str, Any])
 
     Without a fingerprint it is not kept. The source itself is only ever taken from memory.
     """
-    key = name, mark or "", source
+    key = name, mark or "", source, str(cache_folder())  # tests seed faults in folders of their own
     if mark is not None and key in _LOADED:
         return _LOADED[key]
     if mark is None:

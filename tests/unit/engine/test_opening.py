@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ accounts = hg.Table("accounts", "id bigint, balance bigint", key="id")
 @hg.transaction(event="id bigint, amount bigint", compiled=False)
 def add(event, account=accounts.at("id", create=True)):
     if event.amount == 13:
-        raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)  # as Ctrl-C would
     account.balance += event.amount
 
 
