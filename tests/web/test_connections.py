@@ -313,3 +313,28 @@ def test_a_connection_that_is_kept_is_good_for_the_next_request(strict: Running)
         for _ in range(3):
             assert http.get("/health").status_code == 200
             time.sleep(HEAD_SECONDS + 1)
+
+
+# ---------------------------------------------------------------- who leaves
+
+
+def test_who_follows_asks_more_and_leaves_frees_the_place(strict: Running) -> None:
+    """The server does not read from a connection on which another request waits."""
+    head = f"{HOST}authorization: Bearer {strict.token}\r\n\r\n"
+    asked = f"GET /results HTTP/1.1\r\n{head}GET /health HTTP/1.1\r\n{head}"
+    left = [connect(strict, asked) for _ in range(10)]
+    for one in left:
+        assert one.recv(12) == b"HTTP/1.1 200"
+    assert followers_of(strict) >= 10
+    for one in left:
+        one.close()
+    deadline = time.monotonic() + 5
+    while followers_of(strict):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def followers_of(server: Running) -> int:
+    with server.http() as http:
+        lines = http.get("/metrics").text.splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("headgate_followers "))

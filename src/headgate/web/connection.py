@@ -8,6 +8,7 @@ oldest ends at once, so that whoever sends a whole request finds a place.
 from __future__ import annotations
 
 import asyncio
+import select
 from collections import Counter
 from typing import Any
 
@@ -21,6 +22,7 @@ TICK_SECONDS = 0.25
 DISCARDED_BYTES_MAX = 1 << 20  # of a body that was refused, so that the refusal can be read
 CHUNKED_RATIO = 8  # bytes on the wire for one of a body, in the smallest chunks
 PIPELINE_MAX = 64
+_LEFT = getattr(select, "POLLRDHUP", 0)  # POLLHUP and POLLERR are always told
 _TOO_LONG = 431, "head_too_long", "the head of the request is too long"
 
 
@@ -36,6 +38,7 @@ class Connections:
         self.incomplete: dict[Connection, None] = {}  # a request has not arrived
         self.idle: dict[Connection, None] = {}  # between two requests
         self.stalled: dict[Connection, None] = {}  # an answer is not read
+        self.pipelining: dict[Connection, None] = {}  # not read from while an answer is made
 
     def add(self, connection: Connection) -> None:
         """Take a new connection in; others that only wait end for it."""
@@ -55,7 +58,7 @@ class Connections:
         self._of_address[connection.address] -= 1
         if not self._of_address[connection.address]:
             del self._of_address[connection.address]
-        for group in (self.incomplete, self.idle, self.stalled):
+        for group in (self.incomplete, self.idle, self.stalled, self.pipelining):
             group.pop(connection, None)
 
     def _most_frequent(self) -> str:
@@ -88,6 +91,8 @@ class Connections:
                 allowed = one.seconds_max if seconds is None else seconds
                 if (self.tick - one.since) * TICK_SECONDS > allowed:
                     one.time_out()
+        for one in list(self.pipelining):
+            one.end_if_left()
         self._is_ticking = bool(self._all)
         if self._is_ticking:
             loop.call_later(TICK_SECONDS, self._tick, loop)
@@ -106,6 +111,7 @@ class Connection(HttpToolsProtocol):
         self._data_bytes = 0  # of what has just arrived
         self._wire_bytes = 0  # of the head or the body that arrives now
         self._body_bytes = 0
+        self._answered: Any = None  # the request that is answered now; later ones may wait
         self.address = ""
         self.since = connections.tick
 
@@ -126,6 +132,26 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._held.remove(self)
         super().connection_lost(exc)
+        if self._answered is not None:  # uvicorn tells only the request that arrived last
+            self._answered.disconnected = True
+            self._answered.message_event.set()
+        self.pipeline.clear()
+
+    def end_if_left(self) -> None:
+        """End when the client has left: one that is not read from would not be noticed."""
+        if not self.pipeline:
+            self._held.pipelining.pop(self, None)
+            return
+        connection = self.transport.get_extra_info("socket")
+        if connection is not None and connection.fileno() >= 0:
+            watch = select.poll()
+            watch.register(connection.fileno(), _LEFT)
+            if watch.poll(0):
+                self.end()
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        self._answered = cycle
+        super()._start_asgi_task(cycle, app)
 
     def end(self) -> None:
         """End at once; nothing is waited for."""
@@ -182,6 +208,8 @@ class Connection(HttpToolsProtocol):
         if len(self.pipeline) >= PIPELINE_MAX:
             self._stop(503, "busy", "too many requests at once on one connection")
         super().on_headers_complete()
+        if self.pipeline:
+            self._held.pipelining[self] = None
         self._is_in_head, self._is_in_body = False, True
         self._wire_bytes = self._data_bytes
         self._await()

@@ -106,7 +106,7 @@ class Door:
             return
         refusal = _of_router(error) if isinstance(error, HTTPException) else refusal_of(error)
         where = f"{scope['method']} {scope['path']}"
-        if refusal.status >= 500:
+        if refusal.status >= 500 and not isinstance(error, Refusal):
             log.error("request %s: %s: %s", exit_.number, where, error, exc_info=error)
         else:
             log.info("request %s: %s: %s", exit_.number, where, refusal.code)

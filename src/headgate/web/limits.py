@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from headgate.errors import InputError
@@ -32,8 +33,9 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name in ("body_bytes_max", "query_seconds_max", "rows_max", "query_memory_bytes"):
-            if getattr(self, name) <= 0:
-                raise InputError(f"the limit {name} is {getattr(self, name)}; it must be above 0")
+            value = getattr(self, name)
+            if not 0 < value < math.inf:  # nan is neither
+                raise InputError(f"the limit {name} is {value}; it must be a number above 0")
 
     @property
     def query_memory(self) -> str:

@@ -183,7 +183,8 @@ def main(fd: int, memory: str, threads: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server hears it, and ends us
     os.nice(NICENESS)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    Worker(socket.socket(fileno=fd)).work(memory, threads)
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the server has ended
+        Worker(socket.socket(fileno=fd)).work(memory, threads)
     os._exit(0)  # at once: the threads of a query that was stopped are not waited for
 
 

@@ -51,6 +51,10 @@ class Question:
     media: str
 
 
+class _Ended(LimitError):
+    """A worker ended without an answer: its query did that, or someone else did."""
+
+
 class WorkerProcess:
     """One worker as the server holds it; it runs one query at a time."""
 
@@ -103,11 +107,12 @@ class WorkerProcess:
         if message is None:
             self.end()
             limit.check()
-            raise LimitError("the query ended the process that ran it: ask for less")
+            raise _Ended("the query ended the process that ran it: ask for less")
         told, body, _ = message
+        # First: one that is about to end must not be asked again, whatever came of this query.
+        self.is_good = self.is_good and not told["is_last"]
         if told.get("error") == "limit":
             limit.check()  # the reason for which it was stopped
-        self.is_good = self.is_good and not told["is_last"]
         return _answer(told, bytes(body))
 
     def _request(self, question: Question, shared: Shared, epoch: int) -> dict[str, Any]:
@@ -210,34 +215,62 @@ class Workers:
     ) -> Answer:
         """Run a query over these tables, which are of this epoch, in a worker that is free."""
         with self._shelf.share(tables) as shared:
-            worker = self._take()
+            with contextlib.suppress(_Ended):
+                return self._ask(question, shared, epoch, limit, self._take())
+            # It may have ended for another reason than this query, which only reads: once more.
+            fresh = self._take(is_fresh=True)
             try:
-                return worker.ask(question, shared, epoch, limit)
-            except LimitError:
-                if self._is_closed:
-                    raise _ending() from None
-                raise
-            finally:
-                self._put_back(worker)
+                return self._ask(question, shared, epoch, limit, fresh)
+            except _Ended as error:
+                raise LimitError(str(error)) from None
+
+    def _ask(
+        self, question: Question, shared: Shared, epoch: int, limit: Limit, worker: WorkerProcess
+    ) -> Answer:
+        try:
+            return worker.ask(question, shared, epoch, limit)
+        except LimitError:
+            if self._is_closed:
+                raise _ending() from None
+            raise
+        finally:
+            self._put_back(worker)
 
     def warm(self) -> None:
         """Have a worker ready."""
         with contextlib.suppress(ServerError, Refusal):
             self._put_back(self._take())
 
-    def _take(self) -> WorkerProcess:
+    def _take(self, is_fresh: bool = False) -> WorkerProcess:
+        worker = None if is_fresh else self._idle_one()
+        if worker is not None:
+            return worker
+        with contextlib.suppress(ServerError):  # someone may have ended it while it started
+            return self._start()
+        return self._start()
+
+    def _idle_one(self) -> WorkerProcess | None:
         with self._lock:
-            if self._is_closed:
-                raise _ending()
             while self._idle:
                 worker = self._idle.pop()
                 if worker.is_alive:
                     return worker
                 self._all.discard(worker)
                 worker.end()
+        return None
+
+    def _start(self) -> WorkerProcess:
+        with self._lock:
+            if self._is_closed:
+                raise _ending()
             worker = WorkerProcess(self._limits, self._threads)
             self._all.add(worker)
-        worker.wait_until_ready()
+        try:
+            worker.wait_until_ready()
+        except ServerError:
+            with self._lock:
+                self._all.discard(worker)
+            raise
         return worker
 
     def _put_back(self, worker: WorkerProcess) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -136,3 +137,9 @@ def test_one_key_at_the_same_time_is_one_call(engine: hg.Engine) -> None:
 def test_a_limit_is_above_nothing(name: str) -> None:
     with pytest.raises(hg.InputError, match=name):
         Limits(**{name: 0})
+
+
+@pytest.mark.parametrize("value", [0, -1, math.nan, math.inf])
+def test_a_limit_is_a_number_above_0(value: float) -> None:
+    with pytest.raises(hg.InputError, match=r"query_seconds_max is .*; it must be a number"):
+        Limits(query_seconds_max=value)
