@@ -31,11 +31,13 @@ import pyarrow as pa
 import headgate as hg
 from bench.ledger import ACCOUNTS, BATCH_EVENTS, accounts, alternate, make_accounts, make_events
 from bench.ledger import transfer as pay
+from headgate.declarations import storages_of
 from headgate.durability import Store
 from headgate.durability import format as layout
 from headgate.durability.snapshot import newest_snapshot
 from headgate.io import RealDisk
 from headgate.memory import Memory
+from headgate.state.storage import Storages
 
 BIG_ROWS = 10_000_000
 THREADS = 8
@@ -101,7 +103,9 @@ def replay_line(path: Path, seconds: float, batch_count: int) -> Line:
     """Bringing rows back from the log alone, beside the time its batches took without a sync."""
     found = []
     for _ in range(5):
-        store, memory = Store.open(path), Memory({"accounts": accounts})
+        tables = {"accounts": accounts}
+        store = Store.open(path)
+        memory = Memory(tables, Storages(storages_of(store.manifest, tables)))
         began = time.perf_counter()
         memory.restore(store.recover(memory.restoring))
         found.append(time.perf_counter() - began)

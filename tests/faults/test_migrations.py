@@ -12,6 +12,7 @@ import pytest
 
 import headgate as hg
 from headgate.durability import StoreReader, manifest
+from headgate.errors import DamageError
 from headgate.query.store_sql import query_store
 from headgate.testing.disk import SimulatedClock, SimulatedCrash, SimulatedDisk, Survival
 from tests.faults.tally import Tally
@@ -85,7 +86,12 @@ def rows_at(disk: SimulatedDisk, epoch: int) -> list[Any]:
 
 
 def check(disk: SimulatedDisk) -> None:
-    last = StoreReader.open("/bank", disk).last_epoch()
+    try:
+        last = StoreReader.open("/bank", disk).last_epoch()
+    except DamageError as error:
+        # A crash may tear a slot of the head; readers say so, until a writer has opened the store.
+        assert "a slot of the head is not whole" in str(error)
+        last = EPOCHS - 1
     for epoch in range(EPOCHS, last + 1):
         assert rows_at(disk, epoch) == EXPECTED
     go_on_as_before(disk.after_kill())
@@ -98,9 +104,12 @@ def go_on_as_before(disk: SimulatedDisk) -> None:
         engine = opened(disk)
     except hg.DeclarationError:
         # At least the first migration is in the log, though maybe not published yet.
-        reader = StoreReader.open("/bank", disk)
-        assert reader.manifest["since"] > EPOCHS
-        assert ("ledger" in reader.declared()["tables"]) == (reader.last_epoch() > EPOCHS)
+        try:
+            reader = StoreReader.open("/bank", disk)
+            assert reader.manifest["since"] > EPOCHS
+            assert ("ledger" in reader.declared()["tables"]) == (reader.last_epoch() > EPOCHS)
+        except DamageError as error:
+            assert "a slot of the head is not whole" in str(error)
         return
     with engine:
         assert engine.epoch == EPOCHS
