@@ -12,11 +12,13 @@ import pyarrow as pa
 from headgate.carrying import resolve_carry
 from headgate.durability.reader import stored_names
 from headgate.errors import DeclarationError, FormatError
+from headgate.execution.kernel import check_compiles
 from headgate.inlet import Plan, Route, updated_columns
 from headgate.migrations import Migration
+from headgate.naming import check_tables_known
 from headgate.query.stored import UNROUTED, recorded_names
 from headgate.results import results_schema
-from headgate.state.constraint import check_reference
+from headgate.state.constraint import Constraint, check_reference
 from headgate.state.integrity import first_violation
 from headgate.state.rows import Rows
 from headgate.state.schema import Column, ColumnType, Schema, is_wider, refuse_twins
@@ -110,6 +112,23 @@ def storages_of(manifest: Mapping[str, Any], tables: Mapping[str, Table]) -> dic
                 columns = (*columns, column)
         found[name] = storage
     return found
+
+
+def fit_program(
+    manifest: Mapping[str, Any],
+    tables: Mapping[str, Table],
+    transactions: Mapping[str, Transaction],
+    migrations: Iterable[Migration],
+) -> tuple[dict[str, Table], dict[str, Any]]:
+    """The tables and streams of a program and its store together; refused where they do not fit."""
+    check_format(manifest)
+    refuse_forgotten(manifest, tables, transactions, migrations)
+    found = merge_tables(tables.values(), manifest.get("tables", {}))
+    check_tables_known(transactions, found)
+    check_parents(found)
+    for table in found.values():
+        check_compiles(table)
+    return found, declared_streams(manifest.get("streams", {}), transactions)
 
 
 def fit_tables(declared: Iterable[Table], stored: Mapping[str, Any]) -> dict[str, Table]:
@@ -246,16 +265,19 @@ def check_parents(tables: Mapping[str, Table]) -> None:
 def refuse_broken(rows: Mapping[str, Rows], stored: Mapping[str, Any]) -> None:
     """A constraint that is new to the store must hold for the rows it has."""
     for name, found in rows.items():
-        table = found.table
-        before = read_table(name, stored[name]) if name in stored else None
-        known = () if before is None else before.constraints
-        for constraint in table.constraints:
-            slot = None if constraint in known else first_violation(rows, constraint)
+        for constraint in new_constraints(found.table, stored):
+            slot = first_violation(rows, constraint)
             if slot is not None:
                 raise DeclarationError(
                     f"table {name!r}: the constraint {constraint.name!r} is new, and the row "
                     f"{found.key_text(slot)} breaks it; mend the rows first, without it"
                 )
+
+
+def new_constraints(table: Table, stored: Mapping[str, Any]) -> list[Constraint]:
+    """The constraints of a table that the store does not have."""
+    known = read_table(table.name, stored[table.name]).constraints if table.name in stored else ()
+    return [constraint for constraint in table.constraints if constraint not in known]
 
 
 def _without_new_columns(declared: Table, stored: Table) -> Table:

@@ -29,15 +29,11 @@ from headgate.calling import Call, Calling, event_columns
 from headgate.calls import checked_key, keyed
 from headgate.carrying import carried_kinds, with_nulls
 from headgate.declarations import (
-    check_format,
-    check_parents,
-    declared_streams,
     first_names,
+    fit_program,
     merge_streams,
-    merge_tables,
     merged_manifest,
     refuse_broken,
-    refuse_forgotten,
     storages_of,
     with_carried,
 )
@@ -47,7 +43,6 @@ from headgate.durability import Inlet as InletState
 from headgate.errors import InputError
 from headgate.events import as_table, call_event
 from headgate.execution.isolation import Recording, make_isolation, make_protocol
-from headgate.execution.kernel import check_compiles
 from headgate.execution.program import Execution, Program
 from headgate.execution.scheme import SERIAL, Scheme
 from headgate.gathering import Gathering
@@ -60,7 +55,7 @@ from headgate.memory import Memory, Source
 from headgate.metrics import Meter, Metrics
 from headgate.migrating import checked, migrated
 from headgate.migrations import Migration
-from headgate.naming import by_name, check_tables_known, find_route, find_table, find_transaction
+from headgate.naming import by_name, find_route, find_table, find_transaction
 from headgate.once import Once
 from headgate.planning.figures import Figures
 from headgate.query.answer import Answer
@@ -68,6 +63,7 @@ from headgate.query.sql import Parameters
 from headgate.reading import Getter, Reading, ahead_of_readers
 from headgate.replay import (
     Border,
+    check_recovery,
     check_same_results,
     fingerprint_of,
     is_code_changed,
@@ -86,6 +82,7 @@ from headgate.sources import Applied, Caller, EngineInlet, Sources
 from headgate.state.storage import Storages
 from headgate.state.table import Table
 from headgate.streams import Idle, Streams, check_flush, latest_seen_us
+from headgate.takeover import Newcomer
 from headgate.transactions import Transaction
 
 if TYPE_CHECKING:
@@ -120,7 +117,7 @@ def open_engine(
     unless `changed_code="accept"`). `migrations` lead from what the store declares to what this
     program does; those that the store has not seen are applied first, each as one epoch. With
     `takeover` an engine of this process that has the store open is stopped and gives it free, so
-    that a cell of a notebook can run twice.
+    that a cell of a notebook can run twice; a program that would be refused is, before that.
 
     >>> accounts = Table("accounts", "id bigint, balance double", key="id")
     >>> with open_engine(None, tables=[accounts]) as engine:
@@ -128,14 +125,18 @@ def open_engine(
     1
     """
     owners.check_place(path, retain)
+    check_recovery(recovery, changed_code)
     clock = clock or RealClock()
-    declared = list(by_name(tables, "table", Table).values())
+    named = by_name(tables, "table", Table)
+    functions = by_name(transactions, "transaction", Transaction)
     given = checked(migrations)
+    program = Newcomer(named, functions, given, recovery == "weak", changed_code == "accept", disk)
     open_journal = functools.partial(Journal.open, path, disk, clock, durability, retain)
-    journal = owners.open_owned(open_journal, path, disk, takeover)
-    journal = migrated(journal, open_journal, given, declared, clock)
+    judge = program.judge if takeover else None
+    journal = owners.open_owned(open_journal, path, disk, judge)
+    journal = migrated(journal, open_journal, given, list(named.values()), clock)
     try:
-        return Engine(journal, declared, transactions, recovery, changed_code, clock, given)
+        return Engine(journal, program, clock)
     except BaseException:
         journal.close()
         raise
@@ -152,47 +153,30 @@ class Engine:
     def __init__(
         self,
         journal: Journal,
-        tables: Table | Iterable[Table],
-        transactions: Transaction | Iterable[Transaction],
-        recovery: str,
-        changed_code: str,
+        program: Newcomer,
         clock: Clock,
-        migrations: Sequence[Migration] = (),
     ) -> None:
-        if recovery not in ("strong", "weak") or changed_code not in ("refuse", "accept"):
-            raise InputError(
-                f"recovery is 'strong' or 'weak', changed_code 'refuse' or 'accept'; "
-                f"not {recovery!r}, {changed_code!r}"
-            )
         self._clock, self._now = clock, clock.monotonic
         self._journal = journal
-        self._is_weak = recovery == "weak" and journal.store is not None
-        self._accepts_changed_code = changed_code == "accept"
+        self._is_weak = program.is_weak and journal.store is not None
+        self._accepts_changed_code = program.accepts_changed_code
         self._is_replaying = False
         self._is_closed = True  # until it is whole
         self._guard = Guard(journal)
         self._lock = EngineLock(self._guard)
         self._gathering = Gathering(self._run_calls, self._guard.wait)
-        self._migrations = migrations
-        declared = by_name(tables, "table", Table)
-        self.transactions: dict[str, Transaction] = by_name(
-            transactions, "transaction", Transaction
-        )
-        self._begin(declared)
+        self._migrations = program.migrations
+        self.transactions: dict[str, Transaction] = dict(program.transactions)
+        self._begin(program.tables)
         self._is_closed = False
         owners.note(self)
 
     def _begin(self, declared: Mapping[str, Table]) -> None:
         """Fit the program to the store, recover its state and note what is new."""
         manifest = self._journal.manifest
-        check_format(manifest)
-        refuse_forgotten(manifest, declared, self.transactions, self._migrations)
-        self.tables: dict[str, Table] = merge_tables(declared.values(), manifest.get("tables", {}))
-        check_tables_known(self.transactions, self.tables)
-        check_parents(self.tables)
-        for table in self.tables.values():
-            check_compiles(table)
-        self._streams = declared_streams(manifest.get("streams", {}), self.transactions)
+        fitted = fit_program(manifest, declared, self.transactions, self._migrations)
+        self.tables: dict[str, Table] = fitted[0]
+        self._streams = fitted[1]
         self._memory = Memory(self.tables, Storages(storages_of(manifest, self.tables)))
         self._streams_seen = Streams(self._memory)
         self._idle = Idle(self._flush, self._clock)

@@ -151,7 +151,7 @@ def migrate_store(
         return []
     check_result(store.manifest, pending, tables)
     recovered = store.recover(Nowhere())
-    _refuse_inputs(recovered)
+    _refuse_inputs([one.epoch for one in recovered.pending if one.input is not None])
     reader = StoreReader.open(store.path, store.disk)
     # All are tried before the first is applied: a list that cannot be applied leaves no part.
     for tried in _try_all(reader, pending, tables) if len(pending) > 1 else ():
@@ -194,8 +194,26 @@ def refusal(trial: Trial) -> str:
     return f"migration {trial.name!r}: {rows}; nothing was changed: mend the rows first"
 
 
-def _refuse_inputs(recovered: Recovered) -> None:
-    inputs = [commit.epoch for commit in recovered.pending if commit.input is not None]
+def declared_after(
+    reader: StoreReader, migrations: Sequence[Migration], tables: Sequence[Table]
+) -> Mapping[str, Any]:
+    """What a store would declare when the migrations were applied, which are tried on its rows."""
+    with reader.hold():
+        manifest, epoch = reader.declared(), reader.last_epoch()
+        pending = pending_of(manifest, migrations) if manifest.get("tables") else []
+        if pending:
+            check_result(manifest, pending, tables)
+            _refuse_inputs([one.epoch for one in reader.inputs()])
+        for place in range(len(pending)):
+            attempt = Attempt(reader, pending[: place + 1], epoch)
+            trial = attempt.trial()
+            if trial.offenders:
+                raise DeclarationError(refusal(trial))
+            manifest = attempt.manifest(manifest)
+        return manifest
+
+
+def _refuse_inputs(inputs: Sequence[int]) -> None:
     if inputs:
         raise StoreError(
             f"epochs {inputs[0]} to {inputs[-1]} were logged as input (recovery='weak'), and only "

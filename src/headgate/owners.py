@@ -42,34 +42,40 @@ def note(owner: Owner) -> None:
 
 
 def open_owned(
-    open_store: Callable[[], T], path: str | Path | None, disk: Disk | None, takeover: bool
+    open_store: Callable[[], T],
+    path: str | Path | None,
+    disk: Disk | None,
+    judge: Callable[[Any], None] | None = None,
 ) -> T:
     """Open a store, out of the hands of an engine of this process that is gone or may be stopped.
 
-    An engine that no one holds any more may still have the lock, until Python collects it.
+    An engine that no one holds any more may still have the lock, until Python collects it. One
+    that is in use is stopped only where `judge` is given and lets the newcomer have its store.
     """
     try:
         return open_store()
     except LockedError:
-        if path is None or not _release(local_folder(path), disk, takeover):
+        if path is None or not _release(local_folder(path), disk, judge):
             raise
     try:
         return open_store()
     except LockedError as error:  # an engine of this process is in use
-        advice = "" if takeover else ", or open with takeover=True"
+        advice = "" if judge is not None else ", or open with takeover=True"
         raise LockedError(f"{error}{advice}") from None
 
 
-def _release(path: str, disk: Disk | None, takeover: bool) -> bool:
+def _release(path: str, disk: Disk | None, judge: Callable[[Any], None] | None) -> bool:
     """Whether an engine of this process may have given the store free."""
     found = [owner for owner in list(_owners) if owner.owns(path, disk)]
-    if takeover:
+    if judge is not None:
+        for owner in found:
+            judge(owner)
         for owner in found:
             owner.give_up(TAKEN_OVER)
     is_ours = bool(found)
     found.clear()
     owner = None
-    if is_ours and not takeover:
+    if is_ours and judge is None:
         gc.collect()
     return is_ours
 

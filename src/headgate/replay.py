@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 
 from headgate.calls import DIGEST, KEY
 from headgate.carrying import describe_carry, read_carry
 from headgate.durability import Commit
-from headgate.errors import DeclarationError, StoreError
+from headgate.errors import DeclarationError, InputError, StoreError
 from headgate.execution.cache import code_fingerprint
 from headgate.inlet import Plan, Route
 from headgate.results import with_epoch
@@ -23,6 +24,15 @@ from headgate.state.fitting import one_array
 from headgate.transactions import Transaction
 
 _PLAN = b"headgate.plan"
+
+
+def check_recovery(recovery: Any, changed_code: Any) -> None:
+    """Refuse words for recovery that mean nothing."""
+    if recovery not in ("strong", "weak") or changed_code not in ("refuse", "accept"):
+        raise InputError(
+            f"recovery is 'strong' or 'weak', changed_code 'refuse' or 'accept'; "
+            f"not {recovery!r}, {changed_code!r}"
+        )
 
 
 def fingerprint_of(transactions: Iterable[Transaction]) -> str:
@@ -85,8 +95,8 @@ def is_code_changed(commit: Commit, plan: Plan, *, accept: bool) -> bool:
     if changed and not accept:
         raise StoreError(
             f"epoch {commit.epoch} was logged as input of code that has changed since: to run "
-            "it again would give other results; open with the old code, or with "
-            "changed_code='accept'"
+            "it again would give other results; open with the old code, whose engine.snapshot() "
+            "leaves nothing to run again, or with changed_code='accept'"
         )
     return changed
 

@@ -30,6 +30,7 @@ LAYERS = (
     "dataflow",
     "exposition",
     "engine",
+    "takeover",
     "migrating",
     "sources",
     "streams",

@@ -15,11 +15,11 @@ from typing import Any
 import pyarrow as pa
 
 from headgate.durability import format as layout
-from headgate.durability.commit import SLOT, CommitInfo
+from headgate.durability.commit import SLOT, Commit, CommitInfo
 from headgate.durability.decoding import accessing, decoding
 from headgate.durability.floor import Hold, hold, hold_for, read_floor
 from headgate.durability.format import Position
-from headgate.durability.frame import changes_in, meta_of
+from headgate.durability.frame import changes_in, commit_of, meta_of
 from headgate.durability.head import damaged_slots, read_head
 from headgate.durability.lineage import check_lineage, is_left_alone, no_manifest
 from headgate.durability.manifest import read_lineage, read_manifest, version_at
@@ -273,6 +273,20 @@ class StoreReader:
                 return
             for frame in self._log.frames(self._log.locate(first), last):
                 yield _info(frame)
+
+    def inputs(self) -> Iterator[Commit]:
+        """The epochs behind the newest snapshot that were logged as input: to be run again."""
+        with self._reading():
+            newest = max(snapshot_epochs(self._disk, self._snapshots), default=0)
+            first, last = max(newest, self.first_epoch()) + 1, self.last_epoch()
+            if first > last:
+                return
+            for frame in self._log.frames(self._log.locate(first), last):
+                with frame.decoding():
+                    is_input = "input" in meta_of(frame.payload)
+                    found = commit_of(frame.header, frame.payload) if is_input else None
+                if found is not None:
+                    yield found
 
 
 def stored_names(declared: Mapping[str, Any]) -> dict[str, str]:
