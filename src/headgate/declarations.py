@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -123,7 +123,7 @@ def fit_program(
     """The tables and streams of a program and its store together; refused where they do not fit."""
     check_format(manifest)
     refuse_forgotten(manifest, tables, transactions, migrations)
-    found = merge_tables(tables.values(), manifest.get("tables", {}))
+    found = merge_tables(tables.values(), manifest)
     check_tables_known(transactions, found)
     check_parents(found)
     for table in found.values():
@@ -131,53 +131,106 @@ def fit_program(
     return found, declared_streams(manifest.get("streams", {}), transactions)
 
 
-def fit_tables(declared: Iterable[Table], stored: Mapping[str, Any]) -> dict[str, Table]:
+def fit_tables(declared: Iterable[Table], manifest: Mapping[str, Any]) -> dict[str, Table]:
     """As `merge_tables`; and every reference leads to one of them."""
-    found = merge_tables(declared, stored)
+    found = merge_tables(declared, manifest)
     check_parents(found)
     return found
 
 
-def merge_tables(declared: Iterable[Table], stored: Mapping[str, Any]) -> dict[str, Table]:
+def merge_tables(declared: Iterable[Table], manifest: Mapping[str, Any]) -> dict[str, Table]:
     """The tables of the program and of the store; where both have one, it must be the same."""
+    stored = manifest.get("tables", {})
     found = {name: read_table(name, description) for name, description in stored.items()}
     for table in declared:
         if table.name in found:
-            _refuse_difference(table, found[table.name])
+            _refuse_difference(table, found[table.name], manifest)
         found[table.name] = table
     refuse_twins(found, "tables", "the store and the program")
     return found
 
 
-def _refuse_difference(declared: Table, stored: Table) -> None:
-    """Only columns that have a default and constraints may be added; nothing else may differ."""
+def _refuse_difference(declared: Table, stored: Table, manifest: Mapping[str, Any]) -> None:
+    """Only columns that have a default and constraints may be added; nothing else may differ.
+
+    Migrations of the manifest that have no epoch yet are to be applied: it is as after them.
+    """
+    pending = [one["name"] for one in manifest.get("migrations", ()) if one["epoch"] is None]
+    after = f"after {named_migrations(pending)} the store would have"
+    what = _difference(declared, stored, after if pending else "the store has")
+    if what is None:
+        return
+    parted = _parted_by(declared, manifest)
+    if parted is not None:
+        next_step = _of_before(parted)
+    elif _bare_columns(declared, stored):
+        next_step = _filling(declared, _bare_columns(declared, stored)[0])
+    else:
+        next_step = advice(declared, stored, pending)
+    raise DeclarationError(f"table {declared.name!r}: {what}; {next_step}")
+
+
+def named_migrations(names: Sequence[str]) -> str:
+    """Some migrations in a sentence."""
+    said = ", ".join(map(repr, names))
+    return f"the migration {said}" if len(names) == 1 else f"the migrations {said}"
+
+
+def _difference(declared: Table, stored: Table, has: str = "the store has") -> str | None:
+    """What a program's table does not share with the store's, in words; None: it fits."""
     for constraint in stored.constraints:
         if constraint not in declared.constraints:
-            raise DeclarationError(
-                f"table {declared.name!r}: the store has the constraint {constraint.name!r}, "
-                f"the program does not; {advice(declared, stored)}"
-            )
-    _refuse_bare_columns(declared, stored)
+            return f"{has} the constraint {constraint.name!r}, the program does not"
+    bare = _bare_columns(declared, stored)
+    if bare:
+        return f"{has} no column {bare[0].name!r}, and its rows need a value for it"
     mine, theirs = describe_table(_without_new_columns(declared, stored)), describe_table(stored)
     for part in ("columns", "key", "check"):
         if mine[part] != theirs[part]:
-            raise DeclarationError(
-                f"table {declared.name!r}: the program declares {part} {mine[part]!r}, "
-                f"the store has {theirs[part]!r}; {advice(declared, stored)}"
-            )
+            return f"the program declares {part} {mine[part]!r}, {has} {theirs[part]!r}"
+    return None
 
 
-def _refuse_bare_columns(declared: Table, stored: Table) -> None:
-    """A new column needs a default, which the rows that are there take."""
-    bare = [c for c in declared.schema if c.name not in stored.schema and c.default is None]
-    if bare and all(column.name in declared.schema for column in stored.schema):
-        name = bare[0].name
-        raise DeclarationError(
-            f"table {declared.name!r}: the store has no column {name!r}, and its rows need a value "
-            f"for it; declare a default, as in: {bare[0].ddl} {_zero_default(bare[0])}, or compute "
-            f"it: migrations=[hg.Migration('...').add_column({declared.name!r}, {bare[0].ddl!r}, "
-            "value='an SQL expression over the row')]"
-        )
+def _bare_columns(declared: Table, stored: Table) -> list[Column]:
+    """New columns without the default that the rows there are would take."""
+    if any(column.name not in declared.schema for column in stored.schema):
+        return []
+    return [c for c in declared.schema if c.name not in stored.schema and c.default is None]
+
+
+def _filling(declared: Table, bare: Column) -> str:
+    return (
+        f"declare a default, as in: {bare.ddl} {_zero_default(bare)}, or compute it: "
+        f"migrations=[hg.Migration('...').add_column({declared.name!r}, {bare.ddl!r}, "
+        "value='an SQL expression over the row')]"
+    )
+
+
+def _parted_by(declared: Table, manifest: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The migration since which a program's table does not fit, when it fitted before that."""
+    versions = [*manifest.get("past", ()), manifest]
+    stored = Storage.read(declared.name, manifest["tables"][declared.name]).name
+    for before, after in reversed(list(pairwise(versions))):
+        name = stored_names(before).get(stored)
+        if name == declared.name and _fits(declared, read_table(name, before["tables"][name])):
+            done: Sequence[Mapping[str, Any]] = after.get("migrations", ())
+            return done[-1] if done else None
+    return None
+
+
+def _fits(declared: Table, stored: Table) -> bool:
+    return _difference(declared, stored) is None
+
+
+def _of_before(parted: Mapping[str, Any]) -> str:
+    """What to do with a program whose table is the one before a migration."""
+    before = f"the program's is the table as it was before the migration {parted['name']!r}"
+    if parted["epoch"] is None:
+        return f"{before}, which is yet to be applied: declare it as it is after it"
+    return (
+        f"{before}, applied as epoch {parted['epoch']}: the program is older than the store; start "
+        "the program that goes with the migration, or declare the table as the store has it"
+    )
 
 
 def _zero_default(column: Column) -> str:
@@ -270,7 +323,8 @@ def refuse_broken(rows: Mapping[str, Rows], stored: Mapping[str, Any]) -> None:
             if slot is not None:
                 raise DeclarationError(
                     f"table {name!r}: the constraint {constraint.name!r} is new, and the row "
-                    f"{found.key_text(slot)} breaks it; mend the rows first, without it"
+                    f"{found.key_text(slot)} breaks it; open the store without it, mend the rows "
+                    "by a transaction, and declare it then"
                 )
 
 

@@ -21,6 +21,7 @@ from headgate.declarations import (
     check_parents,
     describe_table,
     fit_tables,
+    named_migrations,
 )
 from headgate.drafts import Draft, Drafts
 from headgate.durability import ALIVE, SLOT, Commit, Inlet, Recovered, Store, StoreReader
@@ -30,7 +31,7 @@ from headgate.execution.kernel import build_check, check_compiles, first_failure
 from headgate.execution.pointers import address
 from headgate.io import Clock, Disk, RealClock
 from headgate.journal import Journal
-from headgate.migrations import Migration, Rows, code_of
+from headgate.migrations import Migration, Rows, code_of, meaning_of
 from headgate.query.stored import recorded_names
 from headgate.state.integrity import violations
 from headgate.state.rows import Rows as TableRows
@@ -40,6 +41,10 @@ from headgate.state.strings import StringPool
 from headgate.state.table import Table
 
 OFFENDERS_SHOWN = 5
+MEND = (
+    "mend the rows first: open the store without the migration, run a transaction over them "
+    "(engine.run, engine.call), and migrate then"
+)
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,7 @@ class Trial:
 
     `tested` says how many rows of each table were held to checks and constraints, `offenders` which
     of them fail; with any of these it is not applied. `bytes` are what it writes to the log.
+    `blocked_by` names the migration of the same list that is refused, if this one is not.
     """
 
     migration: Migration
@@ -56,20 +62,34 @@ class Trial:
     offenders: tuple[str, ...]
     bytes: int
     is_applied: bool = False
+    blocked_by: str | None = None
 
     @property
     def name(self) -> str:
         return self.migration.name
 
     def __str__(self) -> str:
-        done = "was" if self.is_applied else "would be"
-        lines = [f"{self.name!r} {done} applied as epoch {self.epoch}"]
+        lines = [f"{self.name!r} {self._fate}"]
         lines += [f"  {code_of(step)}" for step in self.migration.steps]
         for table, count in self.tested.items():
             lines.append(f"  tested {count:,} rows of {table}")
-        lines.append(f"  writes {self.bytes:,} bytes of rows")
+        if not self.offenders:
+            lines.append(f"  writes {self.bytes:,} bytes of rows")
         lines += [f"  refused: {offender}" for offender in self.offenders]
         return "\n".join(lines)
+
+    @property
+    def _fate(self) -> str:
+        if self.is_applied:
+            return f"was applied as epoch {self.epoch}"
+        if self.offenders:
+            return "would be refused"
+        if self.blocked_by is not None:
+            return (
+                f"would not be applied: {self.blocked_by!r} would be refused, and a list is "
+                "applied whole or not at all"
+            )
+        return f"would be applied as epoch {self.epoch}"
 
 
 def migrate(
@@ -132,13 +152,26 @@ def _refuse_edited(given: Migration, applied: Mapping[str, Any]) -> None:
     """A migration that was applied stays what it was; older stores did not note its steps."""
     epoch, steps = applied["epoch"], given.record(0)["steps"]
     before = applied.get("steps", steps)
-    if before != steps:
+    difference = _first_difference(before, steps)
+    if difference is not None:
         when = f"was applied as epoch {epoch}" if epoch else "was there when the store was made"
         raise DeclarationError(
-            f"the migration {given.name!r} {when}, with other steps: then {' '.join(before)}, now "
-            f"{' '.join(steps)}; leave it as it was, and say what is to change in a new one, with "
-            "a name of its own"
+            f"the migration {given.name!r} {when}, with other steps: {difference}; leave it as it "
+            "was, and say what is to change in a new one, with a name of its own"
         )
+
+
+def _first_difference(before: Sequence[str], now: Sequence[str]) -> str | None:
+    """The first step that means something else; how its SQL is spaced makes none."""
+    for place, (old, new) in enumerate(zip(before, now, strict=False), 1):
+        if old != new and meaning_of(old) != meaning_of(new):
+            return f"step {place} was {old}, and is {new} now"
+    count = min(len(before), len(now))
+    if len(before) > count:
+        return f"step {count + 1}, {before[count]}, is not there any more"
+    if len(now) > count:
+        return f"step {count + 1}, {now[count]}, was not there"
+    return None
 
 
 def migrate_store(
@@ -191,7 +224,7 @@ def migrated(
 def refusal(trial: Trial) -> str:
     """Why a migration cannot be applied, and that nothing was touched."""
     rows = "; ".join(trial.offenders)
-    return f"migration {trial.name!r}: {rows}; nothing was changed: mend the rows first"
+    return f"migration {trial.name!r}: {rows}; nothing was changed: {MEND}"
 
 
 def declared_after(
@@ -226,24 +259,40 @@ def check_result(
     manifest: Mapping[str, Any], pending: Sequence[Migration], tables: Iterable[Table] | None
 ) -> None:
     """Refuse migrations that cannot be, or that do not lead to what the program declares."""
-    drafts = Drafts.read(manifest)
+    drafts, after = Drafts.read(manifest), dict(manifest)
     for migration in pending:
         drafts = drafts.next()
         migration.declare(drafts)
-    found = {name: draft.table() for name, draft in drafts.tables.items()}
-    for table in found.values():
-        check_compiles(table)
+        after = _declared_after(after, drafts, migration)
+    for draft in drafts.tables.values():
+        check_compiles(draft.table())
     if tables is None:
-        check_parents(found)
+        check_parents({name: draft.table() for name, draft in drafts.tables.items()})
         return
-    described = {name: describe_table(table) for name, table in found.items()}
     try:
-        fit_tables(tables, described)
+        fit_tables(tables, after)
     except DeclarationError as error:
-        names = ", ".join(repr(one.name) for one in pending)
+        names = named_migrations([one.name for one in pending])
+        lead = "does not lead" if len(pending) == 1 else "do not lead"
         raise DeclarationError(
-            f"the migrations {names} do not lead to what the program declares: {error}"
+            f"{names} {lead} to what the program declares, and nothing was changed: {error}"
         ) from None
+
+
+def _declared_after(
+    before: Mapping[str, Any], drafts: Drafts, migration: Migration
+) -> dict[str, Any]:
+    """The declarations as they would be after a migration, which has no epoch yet."""
+    done = {**migration.record(0), "epoch": None}
+    return {
+        "tables": {name: _description(one) for name, one in drafts.tables.items()},
+        "migrations": [*before.get("migrations", ()), done],
+        "past": [*before.get("past", ()), before],
+    }
+
+
+def _description(draft: Draft) -> dict[str, Any]:
+    return {**describe_table(draft.table()), **draft.storage.describe(draft.name)}
 
 
 def _try_all(
@@ -255,10 +304,12 @@ def _try_all(
         pending = pending_of(version, migrations)
         check_result(version, pending, tables)
         chains = [pending[: count + 1] for count in range(len(pending))]
-        return [
+        trials = [
             replace(Attempt(reader, chain, epoch).trial(), epoch=epoch + len(chain))
             for chain in chains
         ]
+    refused = next((one.name for one in trials if one.offenders), None)
+    return [one if one.offenders else replace(one, blocked_by=refused) for one in trials]
 
 
 class Attempt:
@@ -391,15 +442,12 @@ class Attempt:
         return {
             **kept,
             "format": FORMAT,
-            "tables": {name: self._description(one) for name, one in self._drafts.tables.items()},
+            "tables": {name: _description(one) for name, one in self._drafts.tables.items()},
             "streams": _streams(self._drafts, epoch),
             "since": epoch,
             "migrations": [*before.get("migrations", ()), done],
             "past": [*before.get("past", ()), now],
         }
-
-    def _description(self, draft: Draft) -> dict[str, Any]:
-        return {**describe_table(draft.table()), **draft.storage.describe(draft.name)}
 
 
 def _one_batch(rows: pa.Table, name: str) -> pa.RecordBatch:

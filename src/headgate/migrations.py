@@ -18,7 +18,9 @@ Migration('2026-11 wider balances')
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -278,6 +280,41 @@ def code_of(step: Step) -> str:
         elif value != field.default:
             words.append(f"{field.name}={value!r}")
     return f".{_METHODS[type(step)]}({', '.join(words)})"
+
+
+# Texts and names in quotes, comments, operators of two signs, words and numbers, other signs.
+_TOKENS = re.compile(
+    r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|\$\w*\$.*?\$\w*\$"""
+    r"""|--[^\n]*|/\*.*?\*/|<=|>=|<>|!=|==|\|\||::|[\w.]+|\S""",
+    re.DOTALL,
+)
+
+
+def meaning_of(code: str) -> tuple[Any, ...]:
+    """What the text of `code_of` says, the same however its SQL is spaced or capitalised.
+
+    Names that differ in case only are one name to SQL, so folding case joins no two meanings.
+    """
+    call = ast.parse(f"_{code}", mode="eval").body
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+        return (code,)
+    method = call.func.attr
+    words = [(None, one) for one in call.args] + [(one.arg, one.value) for one in call.keywords]
+    found = []
+    for place, (name, node) in enumerate(words):
+        text = node.value if isinstance(node, ast.Constant) else None
+        if isinstance(text, str) and method in ("add_column", "widen") and place == 1:
+            found.append((name, Schema.parse(text).ddl))
+        elif isinstance(text, str) and (name == "value" or (method, place) == ("set_check", 1)):
+            found.append((name, _spaced(text)))
+        else:
+            found.append((name, ast.unparse(node)))
+    return (method, *found)
+
+
+def _spaced(text: str) -> str:
+    tokens = _TOKENS.findall(text)
+    return " ".join(one if one[0] in "'\"`$" else one.lower() for one in tokens)
 
 
 @dataclass(frozen=True, repr=False)

@@ -6,26 +6,39 @@ other, and the user knows whether they are one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from headgate.migrations import Migration
+from headgate.migrations import Migration, code_of
 from headgate.state.schema import ColumnType, is_wider, logical_value
 from headgate.state.table import Table
 
 
-def advice(declared: Table, stored: Table) -> str:
-    """What to do about a difference: the migration that would end it, as code to paste."""
+def advice(declared: Table, stored: Table, pending: Sequence[str] = ()) -> str:
+    """What to do about a difference: the migration that would end it, as code to paste.
+
+    With migrations that are yet to be applied, `stored` is what they lead to, and the steps that
+    are missing go into the last of them.
+    """
     if declared.key != stored.key and len(declared.key) != len(stored.key):
         return (
             "a key stays what it is: declare it as the store has it, or declare a new table with "
             "the other key and load the rows into it"
         )
-    text = str(suggested(declared, stored)).replace("\n", "\n    ")
-    return (
-        "declare it as the store has it, or change the store by a migration, "
-        f"hg.open(..., migrations=[...]):\n\n    hg.{text}\n"
-        f"{_remarks(declared, stored)}"
-    )
+    steps = suggested(declared, stored)
+    so = "so" if pending else "as the store has it"
+    if not steps.steps:
+        remarks = _remarks(declared, stored)
+        return f"declare it {so}" + (f"; {remarks}" if remarks else "")
+    if pending:
+        code = "\n    ".join(code_of(one) for one in steps.steps)
+        change = f"add to {'it' if len(pending) == 1 else 'the last of them'}:\n\n    {code}\n"
+    else:
+        text = str(steps).replace("\n", "\n    ")
+        change = (
+            f"change the store by a migration, hg.open(..., migrations=[...]):\n\n    hg.{text}\n"
+        )
+    return f"declare it {so}, or {change}{_remarks(declared, stored)}"
 
 
 def suggested(declared: Table, stored: Table) -> Migration:

@@ -8,7 +8,7 @@ import typer
 
 from headgate.cli import output
 from headgate.errors import InputError
-from headgate.migrating import Trial, checked, migrate
+from headgate.migrating import MEND, Trial, checked, migrate
 from headgate.migrations import Migration
 from headgate.web.target import load_named
 
@@ -22,7 +22,7 @@ def run_migration(store: Path, target: str, dry_run: bool) -> None:
     for trial in trials:
         console.print(str(trial), markup=False, highlight=False, soft_wrap=True)
     if dry_run and trials:
-        console.print(_verdict(trials), markup=False, highlight=False)
+        console.print(_verdict(trials), markup=False, highlight=False, soft_wrap=True)
     if any(trial.offenders for trial in trials):
         raise typer.Exit(1)
 
@@ -40,5 +40,5 @@ def load_migrations(target: str) -> list[Migration]:
 
 def _verdict(trials: list[Trial]) -> str:
     if any(trial.offenders for trial in trials):
-        return "Nothing was touched. It would be refused: mend the rows first."
+        return f"Nothing was touched. It would be refused: {MEND}."
     return "Nothing was touched. Without --dry-run it is applied."

@@ -85,9 +85,8 @@ def test_a_dry_run_says_what_would_happen_and_touches_nothing(store: Path) -> No
     assert (one.epoch, one.tested, two.epoch) == (2, {"accounts": 3}, 3)
     assert one.bytes > 0 and two.bytes == 0 and not one.is_applied
     assert "id=2" in one.offenders[0] and "id=3" in two.offenders[-1]
-    assert "would be applied as epoch 2" in str(
-        one
-    ) and ".set_check('accounts', 'balance >= 0')" in str(one)
+    assert str(one).startswith("'one' would be refused\n")
+    assert ".set_check('accounts', 'balance >= 0')" in str(one)
     assert content(store) == before
 
 
@@ -317,7 +316,7 @@ def test_the_order_and_the_names_of_migrations_are_kept(store: Path) -> None:
 def test_a_migration_that_does_not_lead_to_the_program_is_refused(store: Path) -> None:
     before = content(store)
     half = hg.Migration("half").drop_column("accounts", "note")
-    with pytest.raises(hg.DeclarationError, match="do not lead to what the program declares"):
+    with pytest.raises(hg.DeclarationError, match="does not lead to what the program declares"):
         hg.open(store, tables=[accounts("id bigint, owner string")], migrations=[half])
     assert content(store) == before
 
@@ -371,7 +370,9 @@ def test_of_two_migrations_none_is_applied_when_the_second_cannot_be(store: Path
 def test_a_migration_that_was_applied_stays_what_it_was(store: Path) -> None:
     hg.migrate(store, [hg.Migration("one").drop_column("accounts", "note")])
     other = hg.Migration("one").drop_column("accounts", "rate")
-    words = r"'one' was applied as epoch 2, with other steps: then .*'note'.*, now .*'rate'"
+    words = (
+        r"'one' was applied as epoch 2, with other steps: step 1 was .*'note'.*, and is .*'rate'"
+    )
     with pytest.raises(hg.DeclarationError, match=words):
         hg.migrate(store, [other])
 
@@ -382,3 +383,94 @@ def test_a_migration_beside_an_open_engine_proposes_no_takeover(store: Path) -> 
             hg.migrate(store, [hg.Migration("one").drop_column("accounts", "note")])
         with pytest.raises(hg.LockedError, match=r"or open with takeover=True$"):
             hg.open(store, tables=[accounts()])
+
+
+OLDER = {
+    "widen": (hg.Migration("m").widen("accounts", "balance bigint"), "columns"),
+    "check": (hg.Migration("m").set_check("accounts", "balance > -9"), "check None"),
+    "new": (hg.Migration("m").add_column("accounts", "n int DEFAULT 1"), "columns"),
+    "default": (hg.Migration("m").set_default("accounts", "note", "x"), "columns"),
+    "unique": (hg.Migration("m").add_unique("accounts", "note"), "the constraint 'unique"),
+}
+
+
+@pytest.mark.parametrize("what", OLDER)
+def test_a_program_older_than_the_store_is_told_by_which_migration(store: Path, what: str) -> None:
+    migration, words = OLDER[what]
+    hg.migrate(store, [migration])
+    for listed in ([], [migration]):
+        with pytest.raises(hg.DeclarationError) as refused:
+            hg.open(store, tables=[accounts()], migrations=listed)
+        text = str(refused.value)
+        assert words in text and "the migration 'm', applied as epoch 2" in text
+        assert "the program is older than the store" in text and "hg.Migration(" not in text
+
+
+def test_a_program_several_migrations_old_is_told_the_one_that_parted_them(store: Path) -> None:
+    first = hg.Migration("first").widen("accounts", "balance bigint")
+    second = hg.Migration("second").drop_column("accounts", "note")
+    hg.migrate(store, [first, second])
+    middle = accounts(FIRST.replace("balance int", "balance bigint").replace("note string, ", ""))
+    hg.open(store, tables=[middle]).close()
+    with pytest.raises(hg.DeclarationError, match="'second' at epoch 3"):
+        hg.open(store, tables=[accounts(FIRST.replace("balance int", "balance bigint"))])
+    hg.migrate(store, [first, second, hg.Migration("third").set_check("accounts", "id > 0")])
+    with pytest.raises(hg.DeclarationError, match="the migration 'third', applied as epoch 4"):
+        hg.open(store, tables=[middle])
+
+
+def test_a_migration_that_is_yet_to_come_is_spoken_of_as_such(store: Path) -> None:
+    wider = hg.Migration("wider").widen("accounts", "balance bigint")
+    with pytest.raises(hg.DeclarationError) as refused:
+        hg.open(store, tables=[accounts()], migrations=[wider])
+    text = str(refused.value)
+    assert "the program's is the table as it was before the migration 'wider', which is yet" in text
+    assert "after the migration 'wider' the store would have" in text
+    assert "nothing was changed" in text
+    assert "hg.Migration(" not in text and "the store has '" not in text
+    other = accounts(FIRST.replace("balance int", "balance bigint").replace("note string, ", ""))
+    with pytest.raises(hg.DeclarationError) as refused:
+        hg.open(store, tables=[other], migrations=[wider])
+    text = str(refused.value)
+    assert "after the migration 'wider' the store would have" in text
+    assert "add to it:\n\n    .drop_column('accounts', 'note')" in text
+
+
+def test_a_narrower_or_reordered_column_gets_no_empty_migration(store: Path) -> None:
+    for columns in (FIRST.replace("id bigint", "id int"), f"note string, {FIRST[:-37]}"):
+        with pytest.raises(hg.DeclarationError) as refused:
+            hg.open(store, tables=[accounts(columns)])
+        assert "say here what it is for" not in str(refused.value)
+
+
+def test_a_dry_run_says_that_a_list_would_be_refused(store: Path) -> None:
+    renamed = hg.Migration("renamed").rename_column("accounts", "note", "remark")
+    rich = hg.Migration("rich").set_check("accounts", "balance > 0")
+    one, two = hg.migrate(store, [renamed, rich], dry_run=True)
+    assert str(one).startswith("'renamed' would not be applied: 'rich' would be refused, and")
+    assert str(two).startswith("'rich' would be refused\n")
+    assert "would be applied" not in f"{one}{two}"
+
+
+def test_a_migration_written_in_another_way_is_the_same(store: Path) -> None:
+    def written(check: str, column: str, value: str) -> hg.Migration:
+        one = hg.Migration("one").set_check("accounts", check)
+        return one.add_column("accounts", column, value=value).widen(
+            "accounts", "rate decimal(9,2)"
+        )
+
+    hg.migrate(store, [written("balance >= -10 and note <> 'a  B'", "n bigint", "balance * 2")])
+    same = written("BALANCE>=-10\n  AND note<>'a  B'", "n  BIGINT", "(balance*2)"[1:-1])
+    assert hg.migrate(store, [same]) == []
+    for check, value in (
+        ("balance >= -10 and note <> 'a b'", "balance * 2"),
+        ("balance >= -10 and note <> 'a  B'", "balance * 3"),
+        ("balance >= -10 and note <> 'a  B'", "balance -- 2"),
+    ):
+        with pytest.raises(hg.DeclarationError, match=r"with other steps: step [12] was "):
+            hg.migrate(store, [written(check, "n bigint", value)])
+    longer = written("balance >= -10 and note <> 'a  B'", "n bigint", "balance * 2")
+    with pytest.raises(hg.DeclarationError, match=r"step 4, .drop_column\(.*, was not there"):
+        hg.migrate(store, [longer.drop_column("accounts", "note")])
+    with pytest.raises(hg.DeclarationError, match=r"step 3, .widen\(.*, is not there any more"):
+        hg.migrate(store, [hg.Migration("one", longer.steps[:2])])
