@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from headgate.durability import ALIVE, SLOT
-from headgate.errors import ConflictError, InputError
+from headgate.errors import ConflictError, InputError, shown
 from headgate.results import Result, as_results
+from headgate.state.objects import NULL_FAULT, fitted, unwrapped
 from headgate.state.schema import ColumnType, stored_value
 from headgate.transactions import Transaction
 
@@ -28,6 +30,10 @@ KEY = "__key"  # beside the columns of an event: the key of its call, null when 
 DIGEST = "__digest"
 CALLS_MAX = 1 << 17
 KEY_CHARACTERS_MAX = 255
+# What most calls hand in, and is its own form: a column of the kind takes just this value.
+_PLAIN = {"int": int, "bigint": int, "double": float, "string": str, "boolean": bool}
+_TIMES = {"timestamp": datetime.datetime, "date": datetime.date}
+_BIG = 1 << 63
 
 _SCHEMA = pa.schema(
     [
@@ -139,15 +145,28 @@ def digest_of(
 
 
 def _canonical(kind: ColumnType, value: Any) -> Any:
-    """One form for all that stands for the same value: 5 and 5.0, a time in any zone."""
-    if value is None or (type(value) is int and kind.kind in ("int", "bigint")):
+    """One form for all that the engine takes for the same value: 5 and 5.0, a time in any zone.
+
+    What it would reject or refuse has a form of its own: it is never answered for a value that is
+    merely close to it, such as 2**53 + 1 for the double 2**53.
+    """
+    given = type(value)
+    if given is _PLAIN.get(kind.kind) and (given is not int or -_BIG <= value < _BIG):
         return value
-    if kind.element is not None and isinstance(value, Iterable):
+    if given is _TIMES.get(kind.kind):
+        return stored_value(kind, value, "")
+    value = unwrapped(value)
+    if kind.element is not None and isinstance(value, list | tuple | np.ndarray):
         return [_canonical(kind.element, item) for item in value]
     try:
-        return stored_value(kind, value, "")
-    except InputError:
-        return str(value)
+        found, fault = fitted(value, kind)
+    except TypeError:
+        return ("refused", type(value).__name__, shown(value))
+    if fault == NULL_FAULT:
+        return None
+    if fault:  # the decimal form of an int has a limit, the hexadecimal one has none
+        return ("rejected", hex(value) if isinstance(value, int) else repr(value))
+    return stored_value(kind, found, "") if kind.kind == "decimal" else found
 
 
 def with_keys(

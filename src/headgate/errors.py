@@ -21,6 +21,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+SHOWN_CHARACTERS_MAX = 200  # of a value in a message
+
 
 class HeadgateError(Exception):
     """The base class of every error that Headgate raises."""
@@ -85,6 +87,21 @@ def describe(error: BaseException) -> str:
     if isinstance(error, KeyboardInterrupt):
         return "interrupted by Ctrl-C (KeyboardInterrupt)"
     return f"{type(error).__name__}: {error}".removesuffix(": ")
+
+
+def shown(value: object) -> str:
+    """A user's value in a message: its repr, cut where it is long, or its type if it has none.
+
+    >>> shown("x"), shown(10**5000)
+    ("'x'", 'an int that cannot be shown')
+    """
+    try:
+        text = repr(value)
+    except Exception:  # whatever a stranger's __repr__ does, our message must come through
+        kind = type(value).__name__
+        return f"{'an' if kind[:1].lower() in 'aeiou' else 'a'} {kind} that cannot be shown"
+    half = SHOWN_CHARACTERS_MAX // 2
+    return text if len(text) <= SHOWN_CHARACTERS_MAX else f"{text[:half]}...{text[-half:]}"
 
 
 def not_among(name: object, known: Iterable[object], what: str) -> str:

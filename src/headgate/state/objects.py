@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from headgate.errors import shown
 from headgate.state.schema import BOUNDS, ColumnType
 
 # Why a value cannot be used; of an array's elements the lowest counts.
@@ -70,7 +71,7 @@ def fitted(value: Any, kind: ColumnType) -> Fitted:
     >>> fitted(3.0, ColumnType("bigint")), fitted(2**31, ColumnType("int"))
     ((3, 0), (None, 2))
     """
-    value = _unwrapped(value)
+    value = unwrapped(value)
     has_nan = kind.kind in ("float", "double") and isinstance(value, float)
     if is_missing(value) and not has_nan:
         return MISSING
@@ -78,11 +79,11 @@ def fitted(value: Any, kind: ColumnType) -> Fitted:
         return _fitted_array(value, kind.element)
     found = _FITTERS[kind.kind](value, kind)
     if found is None:
-        raise TypeError(f"{value!r} is a {type(value).__name__}")
+        raise TypeError(f"{shown(value)} is a {type(value).__name__}")
     return found
 
 
-def _unwrapped(value: Any) -> Any:
+def unwrapped(value: Any) -> Any:
     """The Python value inside a scalar of NumPy or Arrow; times of NumPy stay what they are."""
     if isinstance(value, np.generic) and not isinstance(value, (np.datetime64, np.timedelta64)):
         return value.item()
@@ -106,7 +107,7 @@ def is_missing(value: Any) -> bool:
 
 def _fitted_array(value: Any, element: ColumnType) -> Fitted:
     if not isinstance(value, (list, tuple, np.ndarray)):
-        raise TypeError(f"{value!r} is a {type(value).__name__}")
+        raise TypeError(f"{shown(value)} is a {type(value).__name__}")
     items = [fitted(item, element) for item in value]
     fault = min((fault for _, fault in items if fault), default=0)
     return (None, fault) if fault else ([item for item, _ in items], 0)
