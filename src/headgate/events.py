@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headgate.errors import InputError, did_you_mean, not_among
-from headgate.state.fitting import conform, fit, marked
+from headgate.state.fitting import marked
 from headgate.state.objects import NULL_FAULT, are_plain, fitted, is_missing
 from headgate.state.schema import Column, ColumnType, Schema, logical_value
 from headgate.state.table import Table
@@ -27,18 +27,27 @@ def as_is(table: pa.Table) -> pa.Table:
     return table
 
 
-def as_table(data: Any, schema: Schema, where: str, complete: Complete = as_is) -> pa.Table:
+def as_table(
+    data: Any,
+    schema: Schema,
+    where: str,
+    complete: Complete = as_is,
+    absent: Mapping[str, Any] | None = None,
+) -> pa.Table:
     """The data as an Arrow table; dicts take their types from the schema.
 
-    Dicts say only what they have to say: `complete` adds columns that none of them has.
+    Dicts say only what they have to say: `complete` adds columns that none of them has, `absent`
+    holds what a dict has in a column that others have and it has not (else null).
     """
     try:
-        return _as_table(data, schema, where, complete)
+        return _as_table(data, schema, where, complete, absent or {})
     except pa.ArrowException as error:
         raise InputError(f"{where}: cannot be read as one Arrow table: {error}") from None
 
 
-def _as_table(data: Any, schema: Schema, where: str, complete: Complete) -> pa.Table:
+def _as_table(
+    data: Any, schema: Schema, where: str, complete: Complete, absent: Mapping[str, Any]
+) -> pa.Table:
     if isinstance(data, pa.Table):
         return data
     if isinstance(data, pa.RecordBatch):
@@ -55,22 +64,28 @@ def _as_table(data: Any, schema: Schema, where: str, complete: Complete) -> pa.T
         return pa.table(data)
     if isinstance(data, (Mapping, str, bytes)) or not isinstance(data, Iterable):
         raise InputError(f"{where}: cannot read a {type(data).__name__}; hand in {ACCEPTED}")
-    return _from_items(list(data), schema, where, complete)
-
-
-def _from_items(items: list[Any], schema: Schema, where: str, complete: Complete) -> pa.Table:
+    items = list(data)
     if items and all(isinstance(item, pa.RecordBatch) for item in items):
         return pa.Table.from_batches(items)
     if items and all(isinstance(item, pa.Table) for item in items):
         return pa.concat_tables(items)
+    _refuse_others(items, where)
+    return complete(from_dicts(items, schema, where, absent))
+
+
+def _refuse_others(items: Iterable[Any], where: str) -> None:
     for place, item in enumerate(items):
         if not isinstance(item, Mapping):
             kind = type(item).__name__
             raise InputError(f"{where}: item {place} is a {kind}; hand in {ACCEPTED}")
-    return complete(from_dicts(items, schema, where))
 
 
-def from_dicts(rows: Sequence[Mapping[str, Any]], schema: Schema, where: str) -> pa.Table:
+def from_dicts(
+    rows: Sequence[Mapping[str, Any]],
+    schema: Schema,
+    where: str,
+    absent: Mapping[str, Any] = MappingProxyType({}),
+) -> pa.Table:
     """Dicts as a table: declared columns in their declared type, others as Arrow infers them."""
     present = dict.fromkeys(name for row in rows for name in row)
     for name in present:
@@ -81,7 +96,8 @@ def from_dicts(rows: Sequence[Mapping[str, Any]], schema: Schema, where: str) ->
     arrays = {}
     for name in names:
         kind = schema[name].type if name in schema else None
-        arrays[name] = _column([row.get(name) for row in rows], kind, name, where)
+        other = absent.get(name)
+        arrays[name] = _column([row.get(name, other) for row in rows], kind, name, where)
     return pa.table(arrays)
 
 
@@ -150,7 +166,7 @@ def require_columns(table: pa.Table, names: Iterable[str], where: str) -> None:
 
 
 def complete_rows(given: pa.Table, table: Table, where: str) -> pa.Table:
-    """The table's columns of what was handed in; a missing one takes its default."""
+    """The table's columns of what was handed in; one that is not there takes its default."""
     for name in given.column_names:
         if name not in table.schema:
             among = not_among(name, table.schema.names, "columns")
@@ -159,7 +175,7 @@ def complete_rows(given: pa.Table, table: Table, where: str) -> pa.Table:
     for column in table.schema:
         if column.name in given.column_names:
             require_columns(given, [column.name], where)
-            columns.append(_filled(given.column(column.name), column, where))
+            columns.append(given.column(column.name))
         elif column.default is not None and column.name not in table.key:
             columns.append(_repeated(column, given.num_rows))
         else:
@@ -167,19 +183,13 @@ def complete_rows(given: pa.Table, table: Table, where: str) -> pa.Table:
     return pa.table(columns, names=list(table.schema.names))
 
 
-def _filled(given: pa.ChunkedArray, column: Column, where: str) -> Any:
-    """A column with its default in the place of nulls."""
-    is_whole = given.type == column.type.arrow and not given.null_count
-    if is_whole or column.default is None:
-        return given
-    found = fit(given, column.type, f"{where}: column {column.name!r}")
-    if found.faults is None or not (found.faults == NULL_FAULT).any():
-        return given
-    value = pa.scalar(logical_value(column.type, column.default), column.type.arrow)
-    faults = np.where(found.faults == NULL_FAULT, 0, found.faults)
-    nulls = pa.array(found.faults == NULL_FAULT)
-    array = pc.if_else(nulls, value, conform(given, column.type, where))
-    return marked(array, faults) if faults.any() else array
+def defaults_of(table: Table) -> dict[str, Any]:
+    """What a row has in the columns of which it says nothing; a key has no default."""
+    return {
+        column.name: logical_value(column.type, column.default)
+        for column in table.schema
+        if column.default is not None and column.name not in table.key
+    }
 
 
 def _repeated(column: Column, count: int) -> pa.Array:

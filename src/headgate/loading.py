@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from headgate.durability import ALIVE, SLOT, Commit
 from headgate.errors import InputError
-from headgate.events import as_table, complete_rows
+from headgate.events import as_table, complete_rows, defaults_of
 from headgate.execution.kernel import build_check, first_failure
 from headgate.execution.pointers import address
 from headgate.guard import Guard
@@ -99,7 +99,8 @@ def made_by_events(rows: Rows) -> InputError:
 def read_rows(table: Table, given: Any) -> pa.Table:
     """Whatever rows a user hands in, with all columns of the table, if they can be its rows."""
     where = f"load {table.name!r}"
-    return complete_rows(as_table(given, table.schema, where), table, where)
+    found = as_table(given, table.schema, where, absent=defaults_of(table))
+    return complete_rows(found, table, where)
 
 
 def check_rows(table: Table, given: pa.Table) -> None:

@@ -31,6 +31,8 @@ from headgate.drafts import Columns, Drafts
 from headgate.durability import SLOT
 from headgate.errors import DeclarationError, InputError
 from headgate.query.sql import run_sql
+from headgate.state.fitting import fit
+from headgate.state.objects import NULL_FAULT
 from headgate.state.schema import Column, Schema, logical_value, split_list
 from headgate.state.table import Table
 
@@ -106,7 +108,12 @@ class AddColumn:
         if not answer.column(SLOT).equals(found.column(SLOT)):
             raise InputError(f"{where} must give one value for each row")
         try:
-            return answer.column("value").cast(column.type.arrow).combine_chunks()
+            computed = answer.column("value").combine_chunks()
+            if column.type.kind == "float" and pa.types.is_floating(computed.type):
+                faults = fit(computed, column.type, where).faults
+                if faults is not None and faults.max(initial=0) > NULL_FAULT:
+                    raise pa.ArrowInvalid("a value is out of range")
+            return computed.cast(column.type.arrow)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise InputError(f"{where} is not a {column.type} in every row: {error}") from None
 

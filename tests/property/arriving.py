@@ -91,14 +91,15 @@ def _as_float(value: Number, declared: str) -> tuple[str, Any]:
         found = float(value)
     except OverflowError:
         return "out of range", None
-    if math.isfinite(found) and Fraction(found) != value:
-        return "not exact", None
-    if declared == "double":
-        return "", found
-    try:
-        return "", struct.unpack("<f", struct.pack("<f", found))[0]
-    except OverflowError:
-        return "", math.copysign(math.inf, found)
+    if declared == "float":
+        try:
+            kept = struct.unpack("<f", struct.pack("<f", found))[0]
+        except OverflowError:
+            return "out of range", None
+    else:
+        kept = found
+    is_exact = not math.isfinite(found) or Fraction(found) == value
+    return ("", kept) if is_exact else ("not exact", None)
 
 
 def _as_decimal(value: Fraction, precision: int, scale: int) -> tuple[str, Any]:

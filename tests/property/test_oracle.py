@@ -167,9 +167,12 @@ def test_an_integer_of_64_bits_is_exact_or_raises(one: int, other: int) -> None:
                 getattr(Int64(one), operation)(other)
 
 
-def test_a_float_of_32_bits_is_the_nearest_and_overflows_to_infinity() -> None:
+def test_a_float_of_32_bits_is_the_nearest_or_there_is_none() -> None:
     assert single(0.1) == 0.10000000149011612
-    assert (single(1e300), single(-1e300)) == (math.inf, -math.inf)
+    assert (single(math.inf), single(-math.inf)) == (math.inf, -math.inf)
+    for number in (1e300, -1e300, 2.0**128 - 2.0**103):
+        with pytest.raises(OverflowError):
+            single(number)
     assert math.copysign(1, single(-0.0)) == -1 and math.isnan(single(math.nan))
 
 

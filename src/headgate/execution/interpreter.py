@@ -20,7 +20,7 @@ from headgate.execution.signature import Signature
 from headgate.state.integrity import constraints_on
 from headgate.state.layout import HEADER_EPOCH_SHIFT, Layout
 from headgate.state.rows import Rows
-from headgate.state.schema import BOUNDS, ColumnType
+from headgate.state.schema import BOUNDS, ColumnType, fits_float
 from headgate.state.strings import StringPool
 from headgate.state.table import Access
 
@@ -74,6 +74,8 @@ def stored_result(value: Any, kind: ColumnType, pool: StringPool, where: str) ->
     if kind.kind == "boolean" and isinstance(value, bool):
         return value
     if kind.kind in ("float", "double") and (is_number or isinstance(value, float)):
+        if not fits_float(float(value), kind):
+            raise OverflowError("overflow")
         return float(value)
     if kind.kind == "decimal" and (is_number or isinstance(value, decimal.Decimal)):
         return _scaled(value, kind)
@@ -118,8 +120,7 @@ class RecordView:
             raise TypeError(f"{self._label}.{name} is {why} and cannot be set")
         where = f"{self._label}.{name}"
         stored = stored_result(value, field.type, self._pool, where)
-        with np.errstate(over="ignore"):  # a double beyond a float's range is infinite, as compiled
-            self._words()[name] = stored
+        self._words()[name] = stored
 
     def __headgate_delete__(self) -> None:
         if self._read_only:

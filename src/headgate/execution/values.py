@@ -32,7 +32,7 @@ from headgate.execution import actions
 from headgate.execution.decimals import DecimalType, store_decimal
 from headgate.execution.refusal import ALWAYS, Refusal
 from headgate.state.layout import STORED
-from headgate.state.schema import BOUNDS
+from headgate.state.schema import BOUNDS, FLOAT_END
 
 I64 = ir.IntType(64)
 STORED_LLVM = {
@@ -316,11 +316,11 @@ def _refuse_store(where: str, kind: str, value: types.Type) -> None:
 
 
 def _narrow(context: Any, builder: Any, value: Any, kind: str, stored: str) -> Any:
-    """A value as its column stores it; an integer that does not fit is an OverflowError."""
+    """A value as its column stores it; a number that does not fit is an OverflowError."""
     if kind == "boolean":
         return builder.zext(value, ir.IntType(8))
     if stored == "f4":
-        return builder.fptrunc(value, ir.FloatType())
+        return _narrow_float(context, builder, value)
     if kind not in ("int", "date", "timestamp"):
         return value
     least, greatest = (I64(bound) for bound in BOUNDS[kind])
@@ -330,6 +330,18 @@ def _narrow(context: Any, builder: Any, value: Any, kind: str, stored: str) -> A
     with builder.if_then(lost, likely=False):
         context.call_conv.return_user_exc(builder, OverflowError, ("overflow",))
     return builder.trunc(value, ir.IntType(32)) if stored == "i4" else value
+
+
+def _narrow_float(context: Any, builder: Any, value: Any) -> Any:
+    """A double as the nearest float of 32 bits; infinite and NaN stay, too large is an overflow."""
+    size = builder.call(builder.module.declare_intrinsic("llvm.fabs", [ir.DoubleType()]), [value])
+    lost = builder.and_(
+        builder.fcmp_ordered(">=", size, ir.Constant(ir.DoubleType(), FLOAT_END)),
+        builder.fcmp_ordered("!=", size, ir.Constant(ir.DoubleType(), float("inf"))),
+    )
+    with builder.if_then(lost, likely=False):
+        context.call_conv.return_user_exc(builder, OverflowError, ("overflow",))
+    return builder.fptrunc(value, ir.FloatType())
 
 
 # --- rows and items: length, element, iteration -------------------------------------------------

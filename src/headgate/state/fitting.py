@@ -21,7 +21,7 @@ from headgate.state.objects import (
     TEXT_FAULT,
     fitted,
 )
-from headgate.state.schema import BIGINT_MAX, BOUNDS, INT_MAX, ColumnType
+from headgate.state.schema import BIGINT_MAX, BOUNDS, FLOAT_END, INT_MAX, ColumnType
 
 _VALUE, _FAULT = "value", "__fault"
 _FEW = 64  # values that are looked at one by one in Python
@@ -279,8 +279,16 @@ def _fit_whole_floats(array: pa.Array, kind: ColumnType) -> Fit:
 
 
 def _fit_floats(array: pa.Array, kind: ColumnType) -> Fit:
+    """Floats of another width; one of 32 bits rounds, and has nothing for what is too large."""
+    fitted, nulls = array.cast(kind.arrow, safe=False), nulls_of(array)
+    if kind.kind != "float":
+        return Fit(fitted, nulls)
+    values, faults = _numbers(array, pa.float64())
+    _mark(faults, np.isfinite(values) & (np.abs(values) >= FLOAT_END), RANGE_FAULT)
+    if not (faults > NULL_FAULT).any():
+        return Fit(fitted, nulls)
     with np.errstate(over="ignore"):
-        return Fit(array.cast(kind.arrow, safe=False), nulls_of(array))
+        return _made(values.astype(np.float32), faults, kind)
 
 
 def _fit_integers_as_floats(array: pa.Array, kind: ColumnType) -> Fit:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from headgate.errors import shown
-from headgate.state.schema import BOUNDS, ColumnType
+from headgate.state.schema import BOUNDS, ColumnType, fits_float
 
 # Why a value cannot be used; of an array's elements the lowest counts.
 NULL_FAULT = 1
@@ -40,12 +40,13 @@ _UNITS_US: dict[str, tuple[int, int]] = {
     "fs": (1, 10**9),
     "as": (1, 10**12),
 }
-# Arrow reads values of just these types, for a column of the kind, as they are or not at all.
+# Arrow reads values of just these types, for a column of the kind, as they are or not at all; for
+# a float of 32 bits it reads what is too large as infinite.
 _PLAIN_TYPES: dict[str, set[type]] = {
     "boolean": {bool},
     "int": {int},
     "bigint": {int},
-    "float": {float, int},
+    "float": set(),
     "double": {float, int},
     "string": {str},
     "timestamp": {datetime.datetime, int},
@@ -138,16 +139,18 @@ def _within(number: int, kind: str, is_exact: bool = True) -> Fitted:
     return (number, 0) if is_exact else (None, EXACT_FAULT)
 
 
-def _fitted_float(value: Any, _kind: ColumnType) -> Fitted | None:
+def _fitted_float(value: Any, kind: ColumnType) -> Fitted | None:
     """A float as it is (a column of 32 bits rounds it), an integer that a double has exactly."""
     if isinstance(value, float):
-        return value, 0
+        return (value, 0) if fits_float(value, kind) else (None, RANGE_FAULT)
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         return None
     number = value.__index__()
     try:
         found = float(number)
     except OverflowError:
+        return None, RANGE_FAULT
+    if not fits_float(found, kind):
         return None, RANGE_FAULT
     return (found, 0) if int(found) == number else (None, EXACT_FAULT)
 

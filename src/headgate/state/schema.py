@@ -48,6 +48,8 @@ _ELSEWHERE = {
 DECIMAL_NAMES = ("decimal", "dec", "numeric")
 DECIMAL_DIGITS_MAX = 18  # what an int64 holds exactly
 # Types that take another one in with every value kept exactly; decimals beside them.
+# From here on a finite double has no float of 32 bits: it would round to infinity.
+FLOAT_END = 2.0**128 - 2.0**103
 WIDENINGS = {("int", "bigint"), ("int", "double"), ("float", "double")}
 INT_MAX = 2**31 - 1
 BIGINT_MAX = 2**63 - 1
@@ -404,9 +406,20 @@ def _stored_int(value: Any, kind: ColumnType) -> int | None:
     return int(value) if least <= int(value) <= greatest else None
 
 
-def _stored_float(value: Any, _kind: ColumnType) -> float | None:
+def _stored_float(value: Any, kind: ColumnType) -> float | None:
     numeric = isinstance(value, (int, float, decimal.Decimal)) or hasattr(value, "__float__")
-    return float(value) if numeric and not isinstance(value, (bool, str)) else None
+    if not numeric or isinstance(value, (bool, str)):
+        return None
+    return float(value) if fits_float(float(value), kind) else None
+
+
+def fits_float(value: float, kind: ColumnType) -> bool:
+    """Whether a column of the kind has the value or, of 32 bits, one near to it.
+
+    >>> fits_float(1e300, ColumnType("double")), fits_float(1e300, ColumnType("float"))
+    (True, False)
+    """
+    return kind.kind != "float" or not math.isfinite(value) or abs(value) < FLOAT_END
 
 
 def _stored_text(value: Any, _kind: ColumnType) -> str | None:

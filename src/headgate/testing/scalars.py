@@ -91,7 +91,7 @@ def within(number: int, bits: int) -> int:
 
 
 def single(number: float) -> float:
-    """The float of 32 bits nearest to the number; beyond the largest it is infinite.
+    """The float of 32 bits nearest to the number; OverflowError beyond the largest.
 
     >>> single(0.1)
     0.10000000149011612
@@ -99,7 +99,7 @@ def single(number: float) -> float:
     try:
         found = struct.unpack("<f", struct.pack("<f", number))[0]
     except OverflowError:
-        return math.copysign(math.inf, number)
+        raise OverflowError("overflow") from None
     return float(found)
 
 

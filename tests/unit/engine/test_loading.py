@@ -234,13 +234,17 @@ def test_missing_rows_are_held_to_the_unique_columns_of_those_there_are() -> Non
     assert engine.load(owners, [{"id": 2, "email": "b"}], mode="missing") == 1
 
 
-def test_nulls_take_the_default_in_whatever_type_they_come() -> None:
-    columns: Sequence[pa.Array] = (
+def test_a_null_is_refused_and_what_is_absent_takes_the_default() -> None:
+    columns: Sequence[Any] = (
         pa.array([None, 5], pa.int64()),
         pa.array([float("nan"), 5.0]),
         pa.array([None, 5]).dictionary_encode(null_encoding="encode"),
     )
+    engine = opened(None)
     for column in columns:
-        engine = opened(None)
-        assert engine.load(accounts, pa.table({"id": [1, 2], "n": column})) == 2
-        assert found(engine) == [(1, 0), (2, 5)]
+        with pytest.raises(hg.InputError, match="column 'n': the value in row 0 is null"):
+            engine.load(accounts, pa.table({"id": [1, 2], "n": column}))
+    with pytest.raises(hg.InputError, match="column 'n': the value in row 1 is null"):
+        engine.load(accounts, [{"id": 1}, {"id": 2, "n": None}])
+    assert engine.load(accounts, [{"id": 1}, {"id": 2, "n": 5}]) == 2
+    assert found(engine) == [(1, 0), (2, 5)]
