@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headgate.errors import InputError
+from headgate.errors import InputError, shown
 from headgate.io import give_way
 from headgate.query.replica import Copy, Replica
 from headgate.state import index
 from headgate.state.columns import to_stored
 from headgate.state.layout import WORD_BYTES, Layout
+from headgate.state.objects import fitted
 from headgate.state.rows import Rows
 from headgate.state.schema import ColumnType
 
@@ -87,7 +88,7 @@ def slot_of(rows: Rows, key: Any) -> int:
         wanted = f"a tuple of {len(names)}" if len(names) > 1 else "one value"
         raise InputError(
             f"table {rows.table.name!r}: its key is ({', '.join(names)}), so hand in {wanted}; "
-            f"not {key!r}"
+            f"not {shown(key)}"
         )
     words = [_key_word(rows, name, part) for name, part in zip(names, parts, strict=True)]
     if len(words) == 1:
@@ -101,13 +102,13 @@ def _key_word(rows: Rows, name: str, part: Any) -> int:
     if kind.kind == "bigint" and type(part) is int and -(1 << 63) <= part < 1 << 63:
         return part
     where = f"table {rows.table.name!r}: key column {name!r}"
-    refusal = f"{where}: {part!r} cannot be a key of type {kind}"
     try:
-        stored = to_stored(pa.array([part]), kind, rows.pool, where)
-    except (pa.ArrowException, OverflowError, ValueError):  # also InputError, and no UTF-8
-        raise InputError(refusal) from None
-    if stored.faults is not None:
-        raise InputError(refusal)
+        value, fault = fitted(part, kind)
+        stored = None if fault else to_stored(pa.array([value], kind.arrow), kind, rows.pool, where)
+    except TypeError:  # of another kind altogether
+        stored = None
+    if stored is None or stored.faults is not None:
+        raise InputError(f"{where}: {shown(part)} cannot be a key of type {kind}")
     return int(stored.values[0])
 
 

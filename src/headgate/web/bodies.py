@@ -1,13 +1,16 @@
-"""Bodies: the JSON of requests with integers of any size, and the parameters of a query in it.
+"""Bodies: the JSON of requests with numbers of any size, and the parameters of a query in it.
 
 Invariant: a parameter arrives as what it was, or not at all. What JSON has no word for is an object
-of its type and its text: {"type": "decimal", "value": "1.50"}.
+of its type and its text: {"type": "decimal", "value": "1.50"}. A number that is beyond all doubles,
+or longer than Python's integers may be written, is a Decimal: for a column to find out of range.
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from decimal import Decimal
@@ -20,6 +23,8 @@ from headgate.errors import InputError
 from headgate.query.sql import check_query
 
 _LONG = re.compile(rb"[0-9]{19}")  # perhaps an integer that orjson would read as a float
+_BEYOND = re.compile(rb"[0-9]{300}|[eE][+]?[0-9]{2}")  # perhaps a number that orjson refuses
+_DIGITS_MAX = 4000  # of an integer; Python refuses to read, or to write, one of a few more
 _BITS_64 = range(-(2**63), 2**64)
 _TEXT_MAX = 1000
 
@@ -28,11 +33,52 @@ def read_json(body: bytes) -> Any:
     """What a body says, with every integer as it stands there; InputError when it is not JSON."""
     try:
         found = orjson.loads(body)
-        return json.loads(body) if _LONG.search(body) is not None else found
+        return _read_long(body) if _LONG.search(body) is not None else found
     except orjson.JSONDecodeError as error:
-        raise InputError(f"the body is not JSON: {error.msg}") from None
+        why = error.msg
     except (RecursionError, ValueError) as error:
         raise InputError(f"the body cannot be read: {error}") from None
+    if _BEYOND.search(body) is not None:
+        with contextlib.suppress(RecursionError, ValueError, InputError):
+            found = _read_long(body)
+            # What was read must be what orjson reads but for its numbers: texts in UTF-8.
+            json.dumps(found, ensure_ascii=False, default=str).encode()
+            return found
+    raise InputError(f"the body is not JSON: {why}")
+
+
+def _read_long(body: bytes) -> Any:
+    return json.loads(
+        body.decode(), parse_int=_integer, parse_float=_number, parse_constant=_refuse_word
+    )
+
+
+def _integer(text: str) -> int | Decimal:
+    return int(text) if len(text) <= _DIGITS_MAX else Decimal(text)
+
+
+def _number(text: str) -> float | Decimal:
+    found = float(text)
+    if not math.isinf(found):
+        return found
+    try:
+        return Decimal(text)
+    except ArithmeticError:  # an exponent that no Decimal has
+        return Decimal(found)
+
+
+def _refuse_word(word: str) -> Any:
+    raise ValueError(f"{word} is no word of JSON")
+
+
+def sent_integer(value: int) -> int:
+    """An integer that can be written: one of a length that cannot has a shorter one's meaning."""
+    if abs(value) < _LARGEST:
+        return int(value)
+    return _LARGEST if value > 0 else -_LARGEST
+
+
+_LARGEST: int = 10 ** (_DIGITS_MAX - 1)  # out of range of whatever column it is for
 
 
 def write_json(body: Any) -> bytes:
@@ -101,6 +147,8 @@ def read_parameters(parameters: Any) -> Any:
 def _read(value: Any) -> Any:
     if isinstance(value, list):
         return [_read(item) for item in value]
+    if isinstance(value, Decimal):
+        raise InputError("a number among the parameters is beyond all doubles")
     if not isinstance(value, dict):
         return value
     kind, text = value.get("type"), value.get("value")

@@ -7,8 +7,6 @@ lost: it still runs once. Whatever goes wrong is an error of Headgate's.
 from __future__ import annotations
 
 import contextlib
-import datetime
-import math
 import re
 import time
 import uuid
@@ -31,14 +29,16 @@ from headgate.errors import (
 )
 from headgate.query.answer import Answer
 from headgate.results import Result
+from headgate.state.objects import unwrapped
 from headgate.state.schema import ColumnType, Schema
-from headgate.web.answers import ARROW, EPOCH_HEADER, plain
+from headgate.web.answers import ARROW, EPOCH_HEADER
 from headgate.web.bodies import sent_parameters, write_json
-from headgate.web.values import reader_of
+from headgate.web.values import reader_of, sent_value
 
 RETRIES = 5
 FIRST_PAUSE_SECONDS = 0.1
 _AGAIN = (httpx.TransportError,)
+Types = dict[str, ColumnType]  # of columns, by name
 
 
 def connect(url: str, token: str | None = None, *, timeout_seconds: float = 60.0) -> Client:
@@ -67,7 +67,7 @@ class Client:
 
     def __init__(self, http: httpx.Client) -> None:
         self._http = http
-        self._types: dict[str, dict[str, ColumnType]] = {}
+        self._types: dict[str, tuple[Types, Types]] = {}
 
     def tables(self) -> dict[str, dict[str, Any]]:
         """The tables by name: columns and their types, key and check."""
@@ -113,7 +113,8 @@ class Client:
 
     def call_once(self, key: str, transaction: str, /, **columns: Any) -> Result:
         """As `call`, with a key of your own: one call for each key, whoever sends it."""
-        body = {name: _sent(value) for name, value in columns.items()}
+        kinds = self._event(transaction)
+        body = {name: sent_value(value, kinds.get(name)) for name, value in columns.items()}
         headers = {"idempotency-key": _checked_key(key)}
         answer = self._ask("POST", f"/transactions/{_quoted(transaction)}", body, headers)
         return Result(_typed(orjson.loads(answer.content), self._output(transaction)))
@@ -170,11 +171,21 @@ class Client:
         name = row.get("transaction")
         return Result(_typed(row, self._output(name) if name is not None else {}))
 
-    def _output(self, transaction: str) -> dict[str, ColumnType]:
-        """The types of a transaction's output columns, asked for once."""
+    def _output(self, transaction: str) -> Types:
+        """The types of a transaction's output columns."""
+        return self._known(transaction)[1]
+
+    def _event(self, transaction: str) -> Types:
+        """The types of a transaction's event columns."""
+        return self._known(transaction)[0]
+
+    def _known(self, transaction: str) -> tuple[Types, Types]:
+        """The types of a transaction's event and output, asked for once."""
         if transaction not in self._types:
             found = self.transactions().get(transaction)
-            self._types[transaction] = {} if found is None else _types_of(found["output"])
+            if found is None:
+                return {}, {}
+            self._types[transaction] = _types_of(found["event"]), _types_of(found["output"])
         return self._types[transaction]
 
     def _ask(
@@ -285,30 +296,12 @@ def _told(answer: httpx.Response) -> Mapping[str, Any]:
     return told if isinstance(told, dict) else {}
 
 
-def _sent(value: Any) -> Any:
-    """A value as the server reads it."""
+def _text(value: Any) -> str:
+    """A value of a key in an address."""
+    value = unwrapped(value)
     if isinstance(value, Decimal):
         return format(value, "f")
-    if isinstance(value, datetime.datetime):
-        moment = value if value.tzinfo is not None else value.replace(tzinfo=datetime.UTC)
-        with contextlib.suppress(OverflowError):  # in UTC of no year that there is
-            moment = moment.astimezone(datetime.UTC)
-        return moment.isoformat().replace("+00:00", "Z")
-    if isinstance(value, datetime.date):
-        return value.isoformat()
-    if hasattr(value, "item") and not isinstance(value, str | bytes):  # a number of NumPy's
-        return _sent(value.item())
-    if isinstance(value, float) and not math.isfinite(value):
-        return plain(value)
-    if isinstance(value, Mapping):
-        return {name: _sent(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_sent(item) for item in value]
-    return value
-
-
-def _text(value: Any) -> str:
-    sent = _sent(value)
+    sent = sent_value(value)
     return str(sent).lower() if isinstance(sent, bool) else str(sent)
 
 

@@ -1,4 +1,4 @@
-"""Values: the values of a column in JSON and in an address: how they are read and described.
+"""Values: the values of a column in JSON and in an address: sent, read and described.
 
 Invariant: a value of the kind that its column has is read exactly, and no other is read at all. One
 that the column cannot hold (too large, not exact, a null) is read as it is, too: the engine rejects
@@ -14,10 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
+
 from headgate.errors import InputError, not_among
-from headgate.state.objects import fitted
+from headgate.state.objects import fitted, is_missing, unwrapped
 from headgate.state.schema import BIGINT_MAX, INT_MAX, Column, ColumnType
 from headgate.transactions import Transaction
+from headgate.web.bodies import sent_integer
 
 Read = Callable[[Any], Any]
 _PLAIN_KINDS = {"boolean", "int", "bigint", "string", "timestamp", "date", "decimal"}
@@ -26,9 +29,16 @@ _DECIMAL = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _TIME = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}"
-    r"(\.[0-9]{1,6})?(Z|[+-][0-9]{2}:[0-9]{2})?"
+    r"(\.[0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})?"
 )
+_FINER = re.compile(r"(\.[0-9]{6})([0-9]+)")  # a fraction of more digits than microseconds have
 _EXACT_MAX = 2**53  # up to here a double holds every integer
+_BEYOND = 10**400  # for the engine to find out of range: what is beyond all doubles
+# Numbers that JSON has no word for, as an object of their type and their text.
+NUMBER_PATTERNS = {
+    "decimal": r"-?([0-9]+(\.[0-9]+)?(E[+-]?[0-9]{1,9})?|Infinity)",
+    "double": r"-?Infinity",
+}
 
 
 class EventReader:
@@ -124,12 +134,21 @@ def _boolean(value: Any) -> bool:
     raise ValueError
 
 
-def _integer(value: Any) -> int | float:
-    if type(value) is int:
+def _typed(value: Any, *kinds: str) -> Decimal:
+    """A number that came as an object of its type and its text."""
+    if isinstance(value, dict) and len(value) == 2 and value.get("type") in kinds:
+        text = value.get("value")
+        if isinstance(text, str) and re.fullmatch(NUMBER_PATTERNS[value["type"]], text):
+            return Decimal(text)
+    raise ValueError
+
+
+def _integer(value: Any) -> int | float | Decimal:
+    if type(value) is int or isinstance(value, Decimal):
         return value
     if type(value) is float:  # JSON does not tell 1.0 from 1
         return int(value) if value.is_integer() else value
-    raise ValueError
+    return _typed(value, "decimal", "double")
 
 
 def _double(value: Any) -> float:
@@ -137,6 +156,8 @@ def _double(value: Any) -> float:
         return value
     if type(value) is int:
         return float(value) if abs(value) <= _EXACT_MAX else value
+    if isinstance(value, Decimal):
+        return _BEYOND if value > 0 else -_BEYOND
     if isinstance(value, str) and value in _NOT_NUMBERS:
         return _NOT_NUMBERS[value]
     raise ValueError
@@ -148,15 +169,33 @@ def _text(value: Any) -> str:
     return value
 
 
-def _timestamp(value: Any) -> datetime.datetime:
+def _timestamp(value: Any) -> datetime.datetime | np.datetime64:
     if not isinstance(value, str) or _TIME.fullmatch(value) is None:
         raise ValueError
-    moment = datetime.datetime.fromisoformat(value)
+    finer = _FINER.search(value)
+    moment = datetime.datetime.fromisoformat(_FINER.sub(r"\1", value))
+    if finer is not None and finer[2].strip("0"):
+        return _inexact(moment, finer[2])
+    return _in_utc(moment)
+
+
+def _in_utc(moment: datetime.datetime) -> datetime.datetime:
     moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=datetime.UTC)
     try:
         return moment.astimezone(datetime.UTC)
     except OverflowError:  # before the year 1 or after 9999, in UTC
         return moment
+
+
+def _inexact(moment: datetime.datetime, digits: str) -> np.datetime64:
+    """A time between two microseconds, as near as it can be said; for the engine to reject."""
+    micros = np.datetime64(_in_utc(moment).replace(tzinfo=None), "us").astype(np.int64)
+    if not _NANOSECONDS[0] < micros < _NANOSECONDS[1]:
+        micros = np.int64(0)
+    return np.datetime64(int(micros) * 1000 + max(int(digits[:3].ljust(3, "0")), 1), "ns")
+
+
+_NANOSECONDS = (-(2**63) // 1000 + 1, 2**63 // 1000 - 1)  # the microseconds that have these
 
 
 def _date(value: Any) -> datetime.date:
@@ -169,7 +208,9 @@ def _decimal(value: Any) -> Decimal:
     # A JSON number may already have been rounded by whoever wrote or read it.
     if type(value) is int or (isinstance(value, str) and _DECIMAL.fullmatch(value) is not None):
         return Decimal(value)
-    raise ValueError
+    if isinstance(value, Decimal) and value.as_tuple().exponent == 0:  # a very long integer
+        return value
+    return _typed(value, "decimal")
 
 
 def _array_reader(read: Read) -> Read:
@@ -192,6 +233,41 @@ _READERS: Mapping[str, Read] = {
     "timestamp": _timestamp,
     "date": _date,
 }
+
+
+def sent_value(value: Any, kind: ColumnType | None = None) -> Any:
+    """A value of an event as `reader_of` its column reads it; of no known column, as it seems.
+
+    What the engine takes for missing is null: the text "NaN" is a number only to a double.
+    """
+    value = unwrapped(value)
+    is_double = kind is None or kind.kind in ("float", "double")
+    if isinstance(value, list | tuple | np.ndarray):
+        element = None if kind is None else kind.element
+        return [sent_value(item, element) for item in value]
+    if isinstance(value, float) and not math.isfinite(value) and is_double:
+        return next(word for word, one in _NOT_NUMBERS.items() if repr(one) == repr(value))
+    if is_missing(value):
+        return None
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"type": "double", "value": "Infinity" if value > 0 else "-Infinity"}
+    if isinstance(value, Decimal):
+        return {"type": "decimal", "value": str(value)}
+    if isinstance(value, int) and not isinstance(value, bool):
+        return sent_integer(value)
+    return _sent_time(value)
+
+
+def _sent_time(value: Any) -> Any:
+    """A time or a date as a text; any other value as it is."""
+    if isinstance(value, np.datetime64):
+        unit = np.datetime_data(value.dtype)[0]
+        if unit in ("Y", "M", "W", "D"):  # only a day is a value of a column
+            return str(value)
+        return f"{value.astype('datetime64[s]') if unit in ('h', 'm') else value}Z"
+    if isinstance(value, datetime.datetime):
+        return _in_utc(value).isoformat().replace("+00:00", "Z")
+    return value.isoformat() if isinstance(value, datetime.date) else value
 
 
 def _words(kind: ColumnType) -> str:
@@ -221,13 +297,25 @@ def describe_event(kind: ColumnType) -> dict[str, Any]:
     if kind.element is not None:
         found = {"type": "array", "items": describe_event(kind.element)}
     elif kind.kind in ("int", "bigint"):
-        found = {"type": "number", "format": _DESCRIPTIONS[kind.kind]["format"]}
+        number = {"type": "number", "format": _DESCRIPTIONS[kind.kind]["format"]}
+        found = {"anyOf": [number, _described("decimal"), _described("double")]}
     elif kind.kind == "decimal":
         text = {"type": "string", "pattern": r"^-?[0-9]+(\.[0-9]+)?$"}
-        found = {"anyOf": [text, {"type": "integer"}]}
+        found = {"anyOf": [text, {"type": "integer"}, _described("decimal")]}
     else:
         found = describe(kind)
     return {"anyOf": [found, {"type": "null"}], "description": f"{kind}; others are rejected"}
+
+
+def _described(kind: str) -> dict[str, Any]:
+    """The JSON schema of a number that comes as an object."""
+    text = {"type": "string", "pattern": f"^({NUMBER_PATTERNS[kind]})$"}
+    return {
+        "type": "object",
+        "properties": {"type": {"enum": [kind]}, "value": text},
+        "required": ["type", "value"],
+        "additionalProperties": False,
+    }
 
 
 _NUMBER = {"anyOf": [{"type": "number"}, {"enum": list(_NOT_NUMBERS)}]}

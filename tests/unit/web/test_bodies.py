@@ -52,8 +52,20 @@ def test_integers_of_any_size_are_written_and_read() -> None:
     assert read_json(b"12345678901234567890.5") == 12345678901234567890.5
 
 
+def test_numbers_beyond_all_doubles_and_integers_are_read() -> None:
+    for text in ("1e400", "-1E+999", "9" * 5000, "1" + "0" * 400 + ".5"):
+        found = read_json(b'{"n": [' + text.encode() + b'], "t": "\xc3\xa9"}')
+        assert found == {"n": [Decimal(text)], "t": "é"}
+        with pytest.raises(InputError, match="beyond all doubles"):
+            read_parameters(found["n"])
+    assert read_json(b"-1e99999999999999999999999") == Decimal("-Infinity")
+    for body in (b"[1e400, NaN]", b'[1e400, "\\ud800"]', "[1e400]".encode("utf-16"), b"[1e400,]"):
+        with pytest.raises(InputError, match="not JSON"):
+            read_json(body)
+
+
 @pytest.mark.parametrize(
-    "body", [b"", b"{", b"NaN", b'"\\ud800"', b"1e400", b"9" * 5000, b"[" * 2000]
+    "body", [b"", b"{", b"NaN", b'"\\ud800"', b"1e4000x", b"9" * 5000 + b"x", b"[" * 2000]
 )
 def test_what_is_not_json_is_refused(body: bytes) -> None:
     with pytest.raises(InputError, match="body"):

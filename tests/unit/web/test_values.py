@@ -17,8 +17,7 @@ from headgate.errors import InputError
 from headgate.state.schema import Schema
 from headgate.web.answers import encode, plain
 from headgate.web.bodies import read_json
-from headgate.web.client import _sent
-from headgate.web.values import EventReader, describe, read_key, reader_of
+from headgate.web.values import EventReader, describe, read_key, reader_of, sent_value
 
 
 def kind(text: str) -> Any:
@@ -62,7 +61,7 @@ def test_a_value_that_fits_is_read(type_: str, value: Any, expected: Any) -> Non
         ("string", [1, True, []]),
         ("decimal(5,2)", [0.5, "1e2", "NaN", " 1", "", True, []]),
         ("date", ["2024-02-30", "20240101", 1, "2024-01-01T00:00:00Z"]),
-        ("timestamp", ["2024-01-01", "noon", 5, "2024-01-01T12:00:00.0000001Z"]),
+        ("timestamp", ["2024-01-01", "noon", 5, "2024-01-01T12:00:00."]),
         ("array<bigint>", [1, ["1"], [[]], {}]),
     ],
 )
@@ -106,7 +105,7 @@ def test_what_is_written_is_read_back_unchanged(case: tuple[str, Any]) -> None:
 
     type_, value = case
     read = reader_of(kind(type_))
-    assert read(orjson.loads(orjson.dumps(_sent(value)))) == value
+    assert read(orjson.loads(orjson.dumps(sent_value(value)))) == value
     assert read(orjson.loads(encode([plain(value)]))[0]) == value
 
 
