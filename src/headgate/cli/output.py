@@ -19,6 +19,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from headgate.errors import InputError
+from headgate.query.answer import shown_values
 
 ROWS_SHOWN_MAX = 200
 PIPE_COLUMNS = 1000
@@ -78,7 +79,7 @@ def _write_table(answer: pa.Table) -> None:
     sides = {field.name: "right" if _is_number(field.type) else "left" for field in answer.schema}
     grid = make_grid(None, sides)
     shown = answer.slice(0, ROWS_SHOWN_MAX)
-    for row in zip(*(column.to_pylist() for column in shown.columns), strict=True):
+    for row in zip(*map(shown_values, shown.columns), strict=True):
         grid.add_row(*(_cell(value) for value in row))
     console = make_console()
     console.print(grid)
@@ -103,7 +104,9 @@ def _cell(value: Any) -> Text:
 
 def _write_json(answer: pa.Table) -> None:
     """One array, a row on each line: both a JSON document and easy to cut by lines."""
-    lines = [json.dumps(_plain(row), ensure_ascii=False) for row in answer.to_pylist()]
+    names, rows = answer.column_names, zip(*map(shown_values, answer.columns), strict=True)
+    objects = [_plain(dict(zip(names, row, strict=True))) for row in rows]
+    lines = [json.dumps(row, ensure_ascii=False) for row in objects]
     if sys.stdout.isatty():
         lines = [visible(line) for line in lines]
     sys.stdout.write("[" + ",\n ".join(lines) + "]\n")

@@ -8,6 +8,10 @@ from typing import Any
 import pyarrow as pa
 
 from headgate.display import ROWS_MAX, counted, html_table, names
+from headgate.errors import InputError
+
+# Years before 1 and after 9999, infinite times, and whatever else Arrow has and Python has not.
+_UNREADABLE = (ValueError, OverflowError, pa.ArrowException)
 
 
 class Answer:
@@ -40,7 +44,13 @@ class Answer:
 
     def pandas(self) -> Any:
         """All rows as a pandas frame."""
-        return self._table.to_pandas()
+        try:
+            return self._table.to_pandas()
+        except _UNREADABLE as error:
+            raise InputError(
+                f"pandas has no values for these rows: {error}; take them as Arrow (.arrow()), or "
+                "as texts in the query, such as cast(... as varchar)"
+            ) from None
 
     df = pandas
 
@@ -52,11 +62,12 @@ class Answer:
 
     def dicts(self) -> list[dict[str, Any]]:
         """All rows as dicts by column."""
-        return list(self._table.to_pylist())
+        return [dict(zip(self.columns, row, strict=True)) for row in self]
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         for batch in self._table.to_batches():
-            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+            values = map(_python_values, batch.columns, batch.schema.names)
+            yield from zip(*values, strict=True)
 
     def __len__(self) -> int:
         return int(self._table.num_rows)
@@ -76,10 +87,49 @@ class Answer:
         return f"<answer of {self._told()}: {names(self.columns)}>"
 
     def _repr_html_(self) -> str:
-        shown = Answer(self._table.slice(0, ROWS_MAX))
+        top = self._table.slice(0, ROWS_MAX)
+        shown = zip(*(shown_values(column) for column in top.columns), strict=True)
         more = f", the first {ROWS_MAX} of them" if len(self) > ROWS_MAX else ""
         return html_table(self._told() + more, self.columns, shown)
 
     def _told(self) -> str:
         at = "" if self.epoch is None else f" at epoch {self.epoch:,}"
         return f"{counted(len(self), 'row')}{at}"
+
+
+def shown_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """The values of a column to be looked at: texts in the place of those that Python has not."""
+    try:
+        found: list[Any] = column.to_pylist()
+    except _UNREADABLE:
+        found = [value.as_py() if _is_readable(value) else _text(value) for value in column]
+    return found
+
+
+def _python_values(column: pa.Array, name: str) -> list[Any]:
+    try:
+        found: list[Any] = column.to_pylist()
+    except _UNREADABLE as error:
+        first = next(value for value in column if not _is_readable(value))
+        raise InputError(
+            f"column {name!r}: Python has no value for a {first.type} that is there, {_text(first)}"
+            f" ({error}): the years of its times are 1 to 9999; take the rows as Arrow (.arrow()), "
+            "or as texts in the query, such as cast(... as varchar)"
+        ) from None
+    return found
+
+
+def _is_readable(value: pa.Scalar) -> bool:
+    try:
+        value.as_py()
+    except _UNREADABLE:
+        return False
+    return True
+
+
+def _text(value: pa.Scalar) -> str:
+    """A value that Python has not, as Arrow writes it."""
+    try:
+        return str(value.cast(pa.string()))
+    except pa.ArrowException:  # a list or a struct
+        return f"<{value.type} out of range>"

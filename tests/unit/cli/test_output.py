@@ -98,3 +98,14 @@ def test_an_error_is_escaped_too(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_plain_text_stays_as_it_is() -> None:
     assert output.visible("Zoë said “hi” → 5 €, 日本語") == "Zoë said “hi” → 5 €, 日本語"
+
+
+@pytest.mark.parametrize("form", [Format.table, Format.json, Format.csv])
+def test_a_time_that_python_has_not_is_written_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, form: Format
+) -> None:
+    screen = Screen()
+    monkeypatch.setattr(sys, "stdout", screen)
+    days = pa.array([-735_000, 0], pa.date32())
+    output.write(pa.table({"day": days, "n": [7, 8]}), form)
+    assert all(text in screen.shown() for text in ("-0043", "1970-01-01", "7"))

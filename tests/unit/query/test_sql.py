@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -95,3 +96,44 @@ def test_a_query_leaves_the_tables_as_they_are() -> None:
     before = TABLES["accounts"].to_pylist()
     run_sql("select balance + 1 from accounts", TABLES)
     assert TABLES["accounts"].to_pylist() == before
+
+
+BEYOND_PYTHON = [
+    ("select timestamp '290000-01-01' as t", "out of range"),
+    ("select date '290000-01-01' as t", "out of range"),
+    ("select date '0044-03-15 (BC)' as t", "-0043-03-15"),
+    ("select timestamptz 'infinity' as t", ""),
+    ("select [timestamp '290000-01-01'] as t", ""),
+    ("select {'a': date '290000-01-01'} as t", ""),
+    ("select 1 as a, timestamp '290000-01-01' as t from range(3)", ""),
+]
+
+
+@pytest.mark.parametrize(("query", "text"), BEYOND_PYTHON)
+def test_times_that_python_has_not_are_told_by_their_column(query: str, text: str) -> None:
+    with hg.open(None) as engine:
+        answer = engine.sql(query)
+        for form in (answer.rows, answer.dicts, lambda: list(answer)):
+            with pytest.raises(hg.InputError, match=r"column 't'.*arrow\(\).*varchar") as raised:
+                form()
+            assert text in str(raised.value)
+        assert answer.arrow().num_rows == len(answer)
+        assert text in answer._repr_html_()
+        assert repr(answer).startswith("<answer of")
+
+
+def test_a_parameter_of_no_year_that_there_is_in_utc_is_told_when_it_is_read() -> None:
+    zone = datetime.timezone(datetime.timedelta(hours=14))
+    with hg.open(None) as engine:
+        answer = engine.sql("select ? as t", [datetime.datetime(1, 1, 1, tzinfo=zone)])
+        with pytest.raises(hg.InputError, match=r"column 't'.*0000-12-31 10:00:00"):
+            answer.rows()
+        assert engine.sql("select cast(? as varchar)", [1]).rows() == [("1",)]
+
+
+@pytest.mark.parametrize(
+    "query", ["select date '290000-01-01' as t", "select time '24:00:00' as t"]
+)
+def test_a_frame_that_pandas_cannot_make_is_told(query: str) -> None:
+    with hg.open(None) as engine, pytest.raises(hg.InputError, match=r"pandas.*arrow\(\)"):
+        engine.sql(query).pandas()
