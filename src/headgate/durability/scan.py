@@ -294,10 +294,10 @@ class Tail:
         """Read to the end; DamageError where a frame that was once durable is damaged."""
         cursor = Cursor(self._disk, self._folder, self.position)
         try:
-            while (frame := cursor.next()) is not None:
-                self.position = cursor.position
-                yield frame
-            self._check_last(cursor)
+            while (frame := cursor.next()) is not None or self._goes_on(cursor):
+                if frame is not None:
+                    self.position = cursor.position
+                    yield frame
             if _is_empty(cursor.position) and cursor.position != self.position:
                 self.torn = Torn(cursor.path(), 0, "no frame was written to the segment")
             else:
@@ -307,18 +307,24 @@ class Tail:
         finally:
             cursor.close()
 
-    def _check_last(self, cursor: Cursor) -> None:
-        """A segment that the chain does not reach means that one before it is missing or cut."""
+    def _goes_on(self, cursor: Cursor) -> bool:
+        """Whether a writer has begun the next segment since the cursor was at the end of the log.
+
+        Any other segment that the chain does not reach means that one is missing or cut.
+        """
         names = self._disk.list(self._folder)
         beyond = [
             segment
             for segment in layout.numbers_of(names, layout.SEGMENT_SUFFIX)
             if segment > cursor.position.segment
         ]
+        if cursor.position.epoch + 1 in beyond:
+            return True
         missing = cursor.position.offset > 0 and not self._disk.exists(cursor.path())
         if beyond or missing:
             what = f"the log ends at epoch {cursor.position.epoch}, but segments are missing or cut"
             raise layout.damage(cursor.path(), cursor.position.offset, what)
+        return False
 
     def _judge(self, bad: _BadBytes, position: Position) -> None:
         """Tell a torn tail from damage.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from headgate.durability import (
     restore,
     verify,
 )
+from headgate.durability import format as layout
+from headgate.durability.scan import Tail
 from headgate.errors import DamageError, InputError, StoreError
 from headgate.io import RealDisk
 from headgate.testing.disk import SimulatedClock, SimulatedCrash, SimulatedDisk, Survival
@@ -220,3 +223,37 @@ def test_strange_files_are_noted_and_a_torn_slot_of_the_head_is_damage(place: Pl
 def test_a_folder_that_is_no_store_is_not_verified(place: Place) -> None:
     with pytest.raises(InputError, match="there is no store"):
         verify(place.path, place.disk)
+
+
+class Hiding(RealDisk):
+    """A disk on which a file comes to be just after someone has looked for it in vain."""
+
+    def __init__(self, hidden: str) -> None:
+        super().__init__()
+        self.hidden = hidden
+        self.is_there = False
+
+    def exists(self, path: str) -> bool:
+        found = super().exists(path)
+        if path != self.hidden or self.is_there:
+            return found
+        self.is_there = True
+        return False
+
+    def list(self, folder: str) -> list[str]:
+        gone = set() if self.is_there else {self.hidden.rpartition("/")[2]}
+        return [name for name in super().list(folder) if name not in gone]
+
+
+def test_a_segment_that_is_begun_while_the_log_is_examined_is_no_damage(tmp_path: Path) -> None:
+    bank = Place(RealDisk(), str(tmp_path / "bank"))
+    for epochs in (range(1, 4), range(4, 6)):  # each writer begins a segment of its own
+        store = bank.store()
+        for epoch in epochs:
+            store.commit(commit(epoch))
+        store.close()
+    folder = os.path.join(bank.path, layout.LOG_FOLDER)
+    hiding = Hiding(os.path.join(folder, layout.segment_name(4)))
+    tail = Tail(hiding, folder, layout.BEGINNING)
+    assert [frame.header.epoch for frame in tail.frames()] == [1, 2, 3, 4, 5]
+    assert hiding.is_there and tail.torn is None
