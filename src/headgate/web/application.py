@@ -249,7 +249,7 @@ class Application:
         reader = self._served.reader()
         text = header(request.scope, b"last-event-id") or request.query_params.get("after")
         place = read_place(text, reader)
-        events = self._followed(self._following.events(reader, name, place))
+        events = self._followed(self._following.events(self._served, name, place))
         headers = {"cache-control": "no-store", "headgate-place": str(place)}
         return StreamingResponse(events, media_type=EVENTS, headers=headers)
 

@@ -22,6 +22,7 @@ from headgate.errors import HeadgateError, InputError
 from headgate.query.stored import ALL_STREAMS, of_stream
 from headgate.web.answers import encode, plain
 from headgate.web.refusals import Refusal, refusal_of
+from headgate.web.served import Served
 
 POLL_SECONDS = 0.05
 HEARTBEAT_SECONDS = 15.0
@@ -81,31 +82,45 @@ class Following:
         self._is_ending = True
 
     async def events(
-        self, reader: StoreReader, transaction: str | None, place: Place
+        self, served: Served, transaction: str | None, place: Place
     ) -> AsyncIterator[bytes]:
-        """Events for ever, with a comment now and then, for proxies and to notice who is gone."""
-        loop = asyncio.get_running_loop()
+        """Events for ever, with a comment now and then, for proxies and to notice who is gone.
+
+        They end when the store is not there for now: who follows asks again, and is told then.
+        """
+        loop, reader = asyncio.get_running_loop(), served.reader()
         yield b"retry: 1000\n\n"
         quiet_since = loop.time()
         while not self._is_ending:
-            last = reader.last_epoch()
-            if last <= place.epoch and place.position == _END:
-                if loop.time() - quiet_since >= HEARTBEAT_SECONDS:
-                    quiet_since = loop.time()
-                    yield b": still here\n\n"
-                await asyncio.sleep(POLL_SECONDS)
-                continue
             try:
+                last = reader.last_epoch()
+                if last <= place.epoch and place.position == _END:
+                    if loop.time() - quiet_since >= HEARTBEAT_SECONDS:
+                        quiet_since = loop.time()
+                        yield b": still here\n\n"
+                    await asyncio.sleep(POLL_SECONDS)
+                    continue
                 piece = await loop.run_in_executor(
                     self._threads, read_piece, reader, transaction, place, last
                 )
             except HeadgateError as error:
-                yield _failure(error)
+                if _is_there(served):
+                    yield _failure(error)
                 return
             place = piece.place
             if piece.events:
                 quiet_since = loop.time()
                 yield piece.events
+
+
+def _is_there(served: Served) -> bool:
+    try:
+        served.check()
+    except Refusal:
+        return False
+    except HeadgateError:  # stopped, but there
+        return True
+    return True
 
 
 def _failure(error: HeadgateError) -> bytes:

@@ -99,7 +99,7 @@ _REASONS = {
     415: "the body is not JSON",
     422: "the query finds too much or takes too long",
     431: "the head of the request is too long",
-    503: "the server is busy, or its engine has stopped",
+    503: "the server is busy, its engine has stopped, or its store is not there",
 }
 
 

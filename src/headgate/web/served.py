@@ -5,9 +5,11 @@ Both answer the same questions about tables; only an engine runs transactions.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,8 +18,9 @@ import pyarrow as pa
 from headgate.calling import Calling
 from headgate.declarations import read_table as declared_table
 from headgate.durability import StoreReader
+from headgate.durability.format import MANIFEST_NAME
 from headgate.engine import Engine
-from headgate.errors import StoreError
+from headgate.errors import HeadgateError, StoreError
 from headgate.metrics import Metrics
 from headgate.query.sql import named_in
 from headgate.query.store_sql import RESULTS, gather_store, query_store, tables_of
@@ -28,6 +31,11 @@ from headgate.web.refusals import Refusal
 Tables = Mapping[str, pa.Table]
 KEPT_TABLES_MAX = 16
 KEPT_BYTES_MAX = 1 << 30
+MISSING = (
+    "there is no store where this server reads one: its folder was moved or removed; try again "
+    "when it is back"
+)
+LOG = logging.getLogger("headgate.web")
 
 
 class Served(Protocol):
@@ -137,10 +145,15 @@ class ServedEngine:
 
 
 class ServedStore:
-    """A store's files, read beside its writer or without one: queries only."""
+    """A store's files, read beside its writer or without one: queries only.
+
+    Its folder may be moved away and come back: until then it is not there, which is no error of
+    who asks and no damage.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path.absolute()
+        self._is_missing = False
         self._lock = threading.Lock()
         self._reader = StoreReader.open(path)
         self._tables: dict[str, Table] = {}
@@ -150,7 +163,8 @@ class ServedStore:
     @property
     def tables(self) -> Mapping[str, Table]:
         """The tables as declared now: a writer may add some while we run."""
-        declared = self._fresh().declared().get("tables", {})
+        with self._there():
+            declared = self._fresh().declared().get("tables", {})
         with self._lock:
             if declared != self._declared:
                 self._tables = {name: declared_table(name, one) for name, one in declared.items()}
@@ -160,19 +174,37 @@ class ServedStore:
     def _fresh(self) -> StoreReader:
         return StoreReader.open(self._path)
 
+    @contextlib.contextmanager
+    def _there(self) -> Iterator[None]:
+        """Refusal for whatever fails while the store is not where it was; its log says where."""
+        try:
+            yield
+        except HeadgateError as error:
+            if (self._path / MANIFEST_NAME).exists():
+                raise
+            if not self._is_missing:
+                LOG.warning("there is no store at %s any more; requests get 503", self._path)
+            self._is_missing = True
+            raise Refusal(503, "no_store", MISSING, retry_after="1") from error
+        if self._is_missing:
+            self._is_missing = False
+            LOG.warning("the store at %s is there again", self._path)
+
     @property
     def transactions(self) -> Mapping[str, Transaction]:
         return {}
 
     @property
     def streams(self) -> Mapping[str, str]:
-        return _streams(self._fresh())
+        with self._there():
+            return _streams(self._fresh())
 
     def check(self) -> None:
-        self._reader.last_epoch()
+        self.epoch()
 
     def epoch(self) -> int:
-        return self._reader.last_epoch()
+        with self._there():
+            return self._reader.last_epoch()
 
     def metrics(self) -> Metrics | None:
         return None
@@ -182,12 +214,13 @@ class ServedStore:
 
     def gather(self, query: str, epoch: int | None) -> tuple[Tables, int]:
         """The tables in its files; what was read lately for the same epoch is not read again."""
-        store = self._fresh()
-        with store.hold():
-            found, at = gather_store(store, (), epoch)
-            for name in named_in(query, [*tables_of(store), RESULTS]):
-                found[name] = self._read(store, name, at)
-        return found, at
+        with self._there():
+            store = self._fresh()
+            with store.hold():
+                found, at = gather_store(store, (), epoch)
+                for name in named_in(query, [*tables_of(store), RESULTS]):
+                    found[name] = self._read(store, name, at)
+            return found, at
 
     def _read(self, store: StoreReader, name: str, epoch: int) -> pa.Table:
         key = name, epoch, repr(store.manifest)
@@ -209,7 +242,8 @@ class ServedStore:
         declared = self.tables[table]
         where = " and ".join(f'"{name}" = ?' for name in declared.key)
         query = f'select * from "{table}" where {where}'
-        rows = query_store(self._fresh(), query, list(key)).dicts()
+        with self._there():
+            rows = query_store(self._fresh(), query, list(key)).dicts()
         return rows[0] if rows else None
 
     def reader(self) -> StoreReader:
