@@ -27,7 +27,12 @@ from headgate.execution.run import Run
 from headgate.execution.scheme import SERIAL, Scheme, make_scheme
 from headgate.execution.units import UnitBatch, UnitCrew
 from headgate.inlet import Arranger
-from headgate.scheduling.calibration import calibration_path, load_thresholds, save_thresholds
+from headgate.scheduling.calibration import (
+    calibration_path,
+    check_place,
+    load_thresholds,
+    save_thresholds,
+)
 from headgate.scheduling.decision import Thresholds
 from headgate.scheduling.simulation import plan_batch
 from headgate.state.table import Table
@@ -55,6 +60,7 @@ def transfer(event: Any, src: Any = accounts.at("src"), dst: Any = accounts.at("
 def run_calibration(seconds: float) -> None:
     """Measure, keep the costs, and show them beside those that held before."""
     path = calibration_path(cache_folder())
+    check_place(path)
     before = load_thresholds(cache_folder())
     console = make_console()
     with console.status("measuring planning, threads, barriers, signals, versions and aborts"):

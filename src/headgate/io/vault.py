@@ -3,7 +3,7 @@
 Invariant: what `read` gives was written by `write` of a process of this user, to the last bit. A
 file that was cut, overwritten or changed is as good as none, and the next `write` replaces it.
 Whoever could write to such a file could run anything here: so files and folders of another owner,
-or that others may write to, are left alone, and a warning says so once.
+or that others may write to, are left alone. A warning says once why a folder cannot be used.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pathlib import Path
 log = logging.getLogger("headgate")
 MAGIC = b"headgate vault 1\n"
 _DIGEST_BYTES = 32
+_ELSEWHERE = "set HEADGATE_CACHE to a folder of your own"
 _warned: set[str] = set()
 
 
@@ -47,11 +48,17 @@ class Vault:
         """Keep something under a name; whether it is kept now."""
         path = self._root / name
         try:
+            if not self._is_placed():
+                return False
             self._make_folders(path)
             if not self._is_ours(path):
                 return False
             _replace(path, MAGIC + _digest(name, payload) + payload)
-        except OSError:
+        except IsADirectoryError:
+            _warn(path, "is a folder", "remove it")
+            return False
+        except OSError as error:
+            _warn(self._root, f"cannot be written ({error.strerror or error})", _ELSEWHERE)
             return False
         return True
 
@@ -69,19 +76,28 @@ class Vault:
 
     def _is_ours(self, path: Path) -> bool:
         """Whether no one else can put files here; OSError when there is no such folder."""
-        if not self._root.is_absolute():
-            return False  # no home: this would be wherever the process happens to be
+        if not self._is_placed():
+            return False
         for folder in self._folders(path):
             # The root itself may be a link: it is the user who chose it.
             found = os.stat(folder) if folder == self._root else os.lstat(folder)
-            if not stat.S_ISDIR(found.st_mode) or not _is_private(found, folder):
+            if not stat.S_ISDIR(found.st_mode):
+                _warn(folder, "is not a folder", _ELSEWHERE)
+                return False
+            if not _is_private(found, folder):
                 return False
         return True
+
+    def _is_placed(self) -> bool:
+        """Whether the root is somewhere: else it is wherever the process happens to be."""
+        if not self._root.is_absolute():
+            _warn(self._root, "has no place, as there is no home folder", _ELSEWHERE)
+        return self._root.is_absolute()
 
 
 def _is_private(found: os.stat_result, path: Path) -> bool:
     if found.st_uid != os.geteuid():
-        _warn(path, "belongs to another user", "set HEADGATE_CACHE to a folder of your own")
+        _warn(path, "belongs to another user", _ELSEWHERE)
         return False
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         _warn(path, "can be written by others", f"run chmod go-w {path}")

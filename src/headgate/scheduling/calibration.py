@@ -6,23 +6,27 @@ wrong. A file of another machine counts as wrong.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import functools
 import json
 import math
 import os
 import platform
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
+from headgate.errors import InputError
 from headgate.io import Disk, RealDisk, make_folders, read_file, replace_file
 from headgate.scheduling.decision import Thresholds
 
 VARIABLE = "HEADGATE_CALIBRATION"
 FILE_NAME = "calibration.json"
 FORMAT = 1
+_ELSEWHERE = f"set {VARIABLE} to a file that can be written, and run `headgate calibrate`"
 
 
 def calibration_path(folder: Path) -> Path:
@@ -44,9 +48,32 @@ def save_thresholds(thresholds: Thresholds, path: Path, disk: Disk | None = None
     path = Path(os.path.abspath(path))
     content = {"format": FORMAT, "machine": machine(), "thresholds": asdict(thresholds)}
     disk = disk or RealDisk()
-    make_folders(disk, str(path.parent))
-    replace_file(disk, str(path), json.dumps(content, indent=2).encode() + b"\n")
+    with _keeping(path):
+        make_folders(disk, str(path.parent))
+        replace_file(disk, str(path), json.dumps(content, indent=2).encode() + b"\n")
     _load.cache_clear()
+
+
+def check_place(path: Path) -> None:
+    """InputError where no costs can be kept; said before they are measured."""
+    path = Path(os.path.abspath(path))
+    with _keeping(path):
+        make_folders(RealDisk(), str(path.parent))
+        if not path.parent.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not os.access(path.parent, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+@contextlib.contextmanager
+def _keeping(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or error
+        raise InputError(f"the costs cannot be kept in {path} ({why}): {_ELSEWHERE}") from error
 
 
 def load_thresholds(folder: Path) -> Thresholds:
@@ -61,15 +88,17 @@ def load_thresholds(folder: Path) -> Thresholds:
 def _load(path: str) -> Thresholds:
     try:
         content = read_file(RealDisk(), path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # nothing was ever kept there
         return Thresholds()
     except OSError as error:
-        return _defaults(path, f"cannot be read ({error.strerror or error})")
+        why = f"cannot be read ({error.strerror or error})"
+        return _defaults(path, why, f"Make it a file of your own, or {_ELSEWHERE}")
     try:
         found = json.loads(content)
         return _checked(found)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        return _defaults(path, str(error) if isinstance(error, _Unfit) else "is damaged")
+        why = str(error) if isinstance(error, _Unfit) else "is damaged"
+        return _defaults(path, why, "Run `headgate calibrate` again")
 
 
 class _Unfit(ValueError):
@@ -91,9 +120,9 @@ def _checked(found: Any) -> Thresholds:
     return replace(Thresholds(), **values)
 
 
-def _defaults(path: str, why: str) -> Thresholds:
+def _defaults(path: str, why: str, what: str) -> Thresholds:
     warnings.warn(
-        f"{path} {why}; Headgate goes on with default costs. Run `headgate calibrate` again",
+        f"{path} {why}; Headgate goes on with default costs. {what}",
         RuntimeWarning,
         stacklevel=4,
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import pickle
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -254,10 +256,69 @@ def test_the_warning_comes_once(
 # ---------------------------------------------------------------- no folder
 
 
-def test_with_no_folder_to_write_to_everything_runs_from_memory(tmp_path: Path) -> None:
+@pytest.mark.parametrize("where", ["file", "file/cache", "/dev/null", "/dev/null/x"])
+def test_with_no_folder_to_write_to_everything_runs_from_memory(tmp_path: Path, where: str) -> None:
     (tmp_path / "file").write_text("not a folder")
-    found, count, said = run(tmp_path, str(tmp_path / "file" / "cache"))
-    assert found == EXPECTED and count > 0 and said == ""
+    cache = str(tmp_path / where)
+    found, count, said = run(tmp_path, cache)
+    assert found == EXPECTED and count > 0
+    assert said.count("\n") == 1 and "the compile cache is not used" in said, said
+    assert cache in said and "HEADGATE_CACHE" in said
+    assert (tmp_path / "file").read_text() == "not a folder"
+
+
+def test_folders_in_the_places_of_files_cost_one_warning(warm: Path, tmp_path: Path) -> None:
+    shutil.copytree(warm / "cache", tmp_path / "cache")
+    files = files_of(tmp_path)
+    for path in files:
+        path.unlink()
+        path.mkdir(mode=0o700)
+    found, count, said = run(tmp_path)
+    assert found == EXPECTED and count > 0
+    assert said.count("\n") == 1 and "the compile cache is not used" in said, said
+    assert any(f"{path} is a folder" in said for path in files)
+
+
+def test_files_in_the_places_of_folders_cost_one_warning(tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir(mode=0o700)
+    for name in ("kernels", "package", "checked"):
+        (tmp_path / "cache" / name).write_text("")
+    found, count, said = run(tmp_path)
+    assert found == EXPECTED and count > 0
+    assert said.count("\n") == 1 and "is not a folder" in said, said
+
+
+def test_a_cache_that_is_not_there_yet_is_no_reason_to_warn(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vaults, "_warned", set())
+    vault = Vault(tmp_path / "v" / "w")
+    assert vault.read("a") is None
+    assert vault.write("b", b"x") and vault.read("a") is None and vault.read("b") == b"x"
+    assert caplog.text == ""
+
+
+def test_a_full_disk_is_a_reason_to_warn(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(vaults, "_warned", set())
+    monkeypatch.setattr(vaults, "_replace", full)
+    assert not Vault(tmp_path / "v").write("a", b"x")
+    assert not Vault(tmp_path / "v").write("b", b"x")
+    assert caplog.text.count("No space left") == 1
+
+
+def test_no_home_makes_no_folder_where_the_process_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vaults, "_warned", set())
+    monkeypatch.chdir(tmp_path)
+    assert not Vault(Path("~/.cache/headgate")).write("a", b"x")
+    assert list(tmp_path.iterdir()) == []
+    assert "no home" in caplog.text and "HEADGATE_CACHE" in caplog.text
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes someone else")

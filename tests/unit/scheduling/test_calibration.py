@@ -11,8 +11,14 @@ from typing import Any
 
 import pytest
 
+from headgate.errors import InputError
 from headgate.scheduling import calibration
-from headgate.scheduling.calibration import calibration_path, load_thresholds, save_thresholds
+from headgate.scheduling.calibration import (
+    calibration_path,
+    check_place,
+    load_thresholds,
+    save_thresholds,
+)
 from headgate.scheduling.decision import Thresholds
 from headgate.testing import SimulatedCrash, SimulatedDisk, Survival
 
@@ -100,8 +106,26 @@ def test_a_file_that_does_not_fit_gives_the_defaults_and_says_why(
 
 def test_a_folder_in_its_place_gives_the_defaults(tmp_path: Path) -> None:
     calibration_path(tmp_path).mkdir()
-    with pytest.warns(RuntimeWarning, match="cannot be read"):
+    with pytest.warns(RuntimeWarning, match="cannot be read.*a file of your own, or set") as told:
         assert load_thresholds(tmp_path) == Thresholds()
+    assert "again" not in str(told[0].message), "it could not be kept there either"
+
+
+def test_a_cache_that_cannot_be_has_no_costs_and_no_second_warning(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert load_thresholds(tmp_path / "file") == Thresholds()
+        assert load_thresholds(Path("/dev/null/x")) == Thresholds()
+
+
+@pytest.mark.parametrize("where", ["file/costs.json", "folder"])
+def test_costs_that_cannot_be_kept_are_told_before_and_after(tmp_path: Path, where: str) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    for attempt in (check_place, lambda path: save_thresholds(MEASURED, path)):
+        with pytest.raises(InputError, match=r"cannot be kept.*HEADGATE_CALIBRATION"):
+            attempt(tmp_path / where)
 
 
 def test_fields_of_an_older_or_newer_headgate_do_not_matter(tmp_path: Path) -> None:
