@@ -22,6 +22,7 @@ from headgate.execution.compiler import (
     references,
 )
 from headgate.execution.determinism import refuse_chance
+from headgate.execution.forms import refuse_forms, refuse_no_function
 from headgate.execution.kernel import check_compiles
 from headgate.execution.output import Output
 from headgate.execution.signature import (
@@ -212,6 +213,7 @@ def _check_access(access: Access, event: Schema, where: str) -> None:
 def _refuse_unsound(signature: Signature, where: str) -> None:
     """What no form of the function may do, judged by its bytecode."""
     function = signature.function
+    refuse_no_function(function, where)
     _refuse_event_set(function, where)
     refuse_chance(function, where)
     refuse_lost_aborts(function, where)
@@ -261,6 +263,7 @@ def _check_compiles(signature: Signature, where: str) -> None:
     mark = cache.fingerprint(signature.function, declared)
     if cache.is_known_good(mark):
         return
+    refuse_forms(signature.function, where)
     dispatcher = compile_along(signature.function)
     compile_checked(dispatcher, argument_types(signature), where)
     for table in signature.tables:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from headgate.errors import InputError
+from headgate.execution.exact import constant
 from headgate.parameters import Row
 
 
@@ -74,6 +75,8 @@ def decimal(text: str) -> Any:
     Decimal('2.00')
     """
     try:
-        return python_decimal.Decimal(text)
+        # Outside of a transaction that runs as Python it is a decimal like any other.
+        is_running = getattr(_WATCH, "made", None) is not None
+        return constant(text) if is_running else python_decimal.Decimal(text)
     except python_decimal.InvalidOperation:
         raise InputError(f"decimal({text!r}): not a decimal number") from None

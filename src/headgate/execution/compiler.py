@@ -40,6 +40,7 @@ from headgate.state.strings import text_code
 FUNCTIONS = "__headgate_functions__"  # in a clone's globals: function -> its compiled form
 CUT = "__headgate_cut__"  # in a clone's globals: which slice of it to keep, see slicing.py
 _MEMBER_DEPTH = 3
+AS_PYTHON = "change that line, or declare the transaction with compiled=False to run it as Python"
 _ACTIONS = (actions.abort, actions.delete, actions.decimal)
 
 
@@ -118,7 +119,7 @@ class _Rewriter:
             return definition.value
         if isinstance(definition, ir.Expr) and definition.op == "getattr":
             owner = self._value_of(definition.value)
-            if isinstance(owner, python_types.ModuleType):
+            if isinstance(owner, (python_types.ModuleType, enum.EnumType, enum.Enum)):
                 return getattr(owner, definition.attr, None)
         return None
 
@@ -163,6 +164,8 @@ class _Rewriter:
         """A constant, global or closure value: as it is, in its compiled form, or refused."""
         if isinstance(value, str):
             return self._text(block, statement, value)
+        if (number := as_number(value)) is not value:
+            return [ir.Assign(ir.Const(number, statement.loc), statement.target, statement.loc)]
         replaced = _replacement(value)
         if replaced is not None:
             found = ir.Global(getattr(value, "__name__", "call"), replaced, statement.loc)
@@ -204,9 +207,18 @@ class _Rewriter:
     def _member(self, block: Any, statement: Any) -> list[Any]:
         """A member of a module: a constant, or a function in its compiled form."""
         owner = self._value_of(statement.value.value)
+        found = self._value_of(statement.target)
+        if isinstance(owner, enum.IntEnum) and isinstance(found, str):
+            return self._text(block, statement, found)
+        is_member = isinstance(owner, enum.IntEnum) and isinstance(found, int)
+        if (number := as_number(found)) is not found or is_member:
+            # Numba computes with members of an IntEnum as if they were of no certain width.
+            why = refused_value(number, self.functions)
+            if why is not None:
+                raise Refusal(f"{statement.value.attr} is {why}", loc=statement.loc)
+            return [ir.Assign(ir.Const(number, statement.loc), statement.target, statement.loc)]
         if not isinstance(owner, python_types.ModuleType):
             return [statement]
-        found = self._value_of(statement.target)
         if isinstance(found, str):
             return self._text(block, statement, found)
         replaced = _replacement(found)
@@ -250,9 +262,18 @@ _UNKNOWN_FORMS = {
     "yield": "a generator has no compiled form; use a loop",
 }
 _PERMITTED = (
-    all, any, bool, enumerate, getattr, len, range, zip,
+    bool, enumerate, getattr, len, range, zip,
     actions.abort, actions.delete, actions.decimal,
 )  # fmt: skip
+
+
+def as_number(value: Any) -> Any:
+    """A member of an IntEnum, also within a tuple, as the integer it is; else the value itself."""
+    if isinstance(value, enum.IntEnum):
+        return int(value)
+    if type(value) is tuple and any(as_number(part) is not part for part in value):
+        return tuple(map(as_number, value))
+    return value
 
 
 def _replacement(value: Any) -> Any:
@@ -284,6 +305,8 @@ def refused_value(value: Any, functions: dict[Any, Any]) -> str | None:
         return f"a {kind}, which may change while the engine runs; use a tuple"
     if any(value is known for known in functions.values()) or _is_own(value):
         return None
+    if value is any or value is all:
+        return "a function that has no compiled form; write a loop"
     if callable(value):
         return "a function whose compiled form does not give what Python gives"
     return f"a {type(value).__name__}, which has no compiled form"
@@ -458,10 +481,7 @@ def describe_error(error: Exception, function: Any = None) -> str:
     reason = reason_of(error)
     if reason.endswith(ALWAYS):  # it would fail as Python, too
         return f"cannot be compiled: {_place_of(error, function)}{reason.removesuffix(ALWAYS)}"
-    return (
-        f"cannot be compiled: {_place_of(error, function)}{reason}; "
-        "change that line, or declare the transaction with compiled=False to run it as Python"
-    )
+    return f"cannot be compiled: {_place_of(error, function)}{reason}; {AS_PYTHON}"
 
 
 def _place_of(error: Exception, function: Any) -> str:
@@ -470,6 +490,8 @@ def _place_of(error: Exception, function: Any) -> str:
     lines = re.findall(r'File "([^"]+)", line (\d+)', text)
     ours = ("/numba/", "headgate/execution/")
     lines = [line for line in lines if not any(part in line[0] for part in ours)]
+    if "unify return type" in text:  # Numba names the returns in any order: take the last one
+        lines.sort(key=lambda line: -int(line[1]))
     if lines:
         return f"at {_file_of(lines[0][0], function)}:{lines[0][1]}: "
     if function is None:
@@ -501,6 +523,10 @@ def reason_of(error: Exception) -> str:
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
     if found := re.search(r"Refusal: (.+)", text):
         return found[1].strip()
+    if mixed := re.search(r"Cannot unify (.+?) and (.+?) for '([^']+)'", text):
+        return _mixed_reason(mixed[3], [mixed[1], mixed[2]])
+    if mixed := re.search(r"Can't unify return type from the following types: (.+)", text):
+        return _mixed_reason("return", mixed[1].split(", "))
     called = re.search(r">>> (.+)", text)
     if caught := re.search(r"exception_match\(\w+, (\w+)\)", text):
         return f"except {caught[1]} has no compiled form, except Exception has"
@@ -509,6 +535,19 @@ def reason_of(error: Exception) -> str:
     if "No implementation of function" in text and called is not None:
         return f"there is no compiled form of {called[1].strip()}"
     return next((line.strip() for line in text.splitlines() if _is_reason(line)), "unknown reason")
+
+
+def _mixed_reason(name: str, kinds: list[str]) -> str:
+    """Why a name, or what is returned, that is one thing here and another there is refused."""
+    if any("abort" in kind for kind in kinds):
+        others = " or ".join(f"a {kind}" for kind in kinds if "abort" not in kind)
+        return (
+            f"hg.abort(...) on one way and {others} on another; write if ...: return hg.abort(...)"
+        )
+    said = ", ".join(f"a {kind}" for kind in kinds)
+    what = "it" if name.startswith("$") or name == "return" else name.partition(".")[0]
+    verb = "returns" if name == "return" else "is"
+    return f"{what} {verb} values of several kinds: {said}; give it one kind on every way"
 
 
 def _is_reason(line: str) -> bool:

@@ -3,7 +3,9 @@
 A decimal is a 128-bit integer scaled by a power of ten that the type knows, so sums and products
 of columns are exact as in Python's `decimal`. Storing into a column rounds half up to its scale; a
 value with more digits than the column is an OverflowError. `digits` bounds the size when compiling:
-a product that might not fit 128 bits is refused where it is written.
+a product that might not fit 128 bits is refused where it is written. Sums may outgrow that bound in
+a loop, so that each result is checked as well: beyond 128 bits it is an OverflowError, here and in
+`Exact`, the decimals of plain functions.
 """
 
 from __future__ import annotations
@@ -82,21 +84,57 @@ def _bounded(scale: int, digits: int) -> DecimalType:
     return DecimalType(scale, digits)
 
 
-def _widen(builder: Any, value: Any, kind: Any, scale: int) -> Any:
-    """An integer or decimal as a 128-bit integer at this larger or equal scale."""
-    wide = value if isinstance(kind, DecimalType) else builder.sext(value, I128)
+def _scaled(context: Any, builder: Any, value: Any, kind: Any, scale: int) -> tuple[Any, Any]:
+    """An integer or decimal as a 128-bit integer at this scale, and whether that lost bits."""
     have = kind.scale if isinstance(kind, DecimalType) else 0
-    return builder.mul(wide, I128(10 ** (scale - have))) if scale > have else wide
-
-
-def _widen_integer(context: Any, builder: Any, value: Any, kind: Any) -> Any:
-    return context.cast(builder, value, kind, types.int64)
+    if isinstance(kind, types.Integer):
+        value = builder.sext(context.cast(builder, value, kind, types.int64), I128)
+    if scale <= have:
+        return value, ir.Constant(ir.IntType(1), 0)
+    return _product(builder, value, I128(10 ** (scale - have)))
 
 
 def _prepare(context: Any, builder: Any, value: Any, kind: Any, scale: int) -> Any:
-    if isinstance(kind, types.Integer):
-        value, kind = _widen_integer(context, builder, value, kind), types.int64
-    return _widen(builder, value, kind, scale)
+    """The same; OverflowError where bits are lost."""
+    wide, lost = _scaled(context, builder, value, kind, scale)
+    _raise_if(context, builder, lost)
+    return wide
+
+
+def _raise_if(context: Any, builder: Any, lost: Any) -> None:
+    with builder.if_then(lost, likely=False):
+        context.call_conv.return_user_exc(builder, OverflowError, ("overflow",))
+
+
+def _product(builder: Any, left: Any, right: Any) -> tuple[Any, Any]:
+    """The product of 128-bit integers, and whether it is beyond them.
+
+    LLVM would call a library for that question, which a JIT may not find. Of the magnitudes'
+    halves, at most one of the upper ones may count, and its product must not leave 64 bits.
+    """
+    ones = []
+    for value in (left, right):
+        below = builder.icmp_signed("<", value, I128(0))
+        ones.append((below, builder.select(below, builder.neg(value), value)))
+    (negative, one), (other_negative, other) = ones
+    upper, other_upper = (builder.lshr(size, I128(64)) for size in (one, other))
+    lower, other_lower = (builder.and_(size, I128(2**64 - 1)) for size in (one, other))
+    crossed = builder.add(builder.mul(upper, other_lower), builder.mul(lower, other_upper))
+    sum_ = builder.uadd_with_overflow(
+        builder.shl(crossed, I128(64)), builder.mul(lower, other_lower)
+    )
+    size = builder.extract_value(sum_, 0)
+    is_negative = builder.xor(negative, other_negative)
+    # The magnitude of the least number is one more than that of the greatest.
+    bound = builder.add(I128(2**127 - 1), builder.zext(is_negative, I128))
+    zero = I128(0)
+    both = builder.and_(
+        builder.icmp_unsigned("!=", upper, zero), builder.icmp_unsigned("!=", other_upper, zero)
+    )
+    far = builder.icmp_unsigned(">", crossed, I128(2**64 - 1))
+    lost = builder.or_(builder.or_(both, far), builder.extract_value(sum_, 1))
+    lost = builder.or_(lost, builder.icmp_unsigned(">", size, bound))
+    return builder.select(is_negative, builder.neg(size), size), lost
 
 
 @lower_cast(types.Integer, DecimalType)
@@ -114,8 +152,7 @@ def _sum_intrinsic(instruction: str) -> Any:
             one = _prepare(context, builder, args[0], left, result.scale)
             other = _prepare(context, builder, args[1], right, result.scale)
             pair = getattr(builder, instruction)(one, other)
-            with builder.if_then(builder.extract_value(pair, 1), likely=False):
-                context.call_conv.return_user_exc(builder, OverflowError, ("overflow",))
+            _raise_if(context, builder, builder.extract_value(pair, 1))
             return builder.extract_value(pair, 0)
 
         return result(left, right), generate
@@ -137,7 +174,9 @@ def _mul(typing_context: Any, left: Any, right: Any) -> Any:
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         first = _prepare(context, builder, args[0], left, one.scale)
         second = _prepare(context, builder, args[1], right, other.scale)
-        return builder.mul(first, second)
+        product, lost = _product(builder, first, second)
+        _raise_if(context, builder, lost)
+        return product
 
     return result(left, right), generate
 
@@ -148,13 +187,23 @@ def _compare_intrinsic(sign: str) -> Any:
         scale = _common(left, right).scale
 
         def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            one = _prepare(context, builder, args[0], left, scale)
-            other = _prepare(context, builder, args[1], right, scale)
-            return builder.icmp_signed(sign, one, other)
+            one, is_far = _scaled(context, builder, args[0], left, scale)
+            other, is_other_far = _scaled(context, builder, args[1], right, scale)
+            found = builder.icmp_signed(sign, one, other)
+            # At most one side changes its scale; one that is then beyond 128 bits is the farther.
+            own = builder.icmp_signed(sign, _sign_of(builder, args[0], left), I128(0))
+            others = builder.icmp_signed(sign, I128(0), _sign_of(builder, args[1], right))
+            found = builder.select(is_far, own, found)
+            return builder.select(is_other_far, others, found)
 
         return types.boolean(left, right), generate
 
     return compare
+
+
+def _sign_of(builder: Any, value: Any, kind: Any) -> Any:
+    """A number of the same sign in 128 bits."""
+    return value if isinstance(kind, DecimalType) else builder.sext(value, I128)
 
 
 def _mixes(left: Any, right: Any, always: str = "") -> bool:
@@ -214,7 +263,12 @@ _register_refusal(operator.pow, "a power")
 
 @intrinsic
 def _negate(typing_context: Any, value: Any) -> Any:
-    return value(value), lambda context, builder, sig, args: builder.neg(args[0])
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        pair = builder.ssub_with_overflow(I128(0), args[0])
+        _raise_if(context, builder, builder.extract_value(pair, 1))
+        return builder.extract_value(pair, 0)
+
+    return value(value), generate
 
 
 @overload(operator.neg, strict=False)

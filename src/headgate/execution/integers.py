@@ -285,6 +285,8 @@ def _contains(container: Any, item: Any) -> Any:
         kinds.append(container.dtype)
     if any(isinstance(kind, types.Float) for kind in kinds):
         raise Refusal("`in` among floats; compare with == one by one")
+    if type(container).__name__ == "ItemsType":
+        raise Refusal("`in` an array; write a loop that compares with ==")
     return lambda container, item: item in container
 
 

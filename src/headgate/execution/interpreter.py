@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.execution.actions import verdict, watched
+from headgate.execution.exact import Exact
 from headgate.execution.integers import Int64
 from headgate.execution.keeper import Keeper
 from headgate.execution.output import Output
@@ -60,7 +61,7 @@ def function_value(stored: Any, kind: ColumnType, pool: StringPool) -> Any:
     if kind.kind in ("float", "double"):
         return float(stored)
     if kind.kind == "decimal":
-        return decimal.Decimal(int(stored)).scaleb(-kind.scale, EXACT)
+        return Exact(decimal.Decimal(int(stored)).scaleb(-kind.scale, EXACT))
     return Int64(stored)
 
 

@@ -8,6 +8,7 @@ reads of its module is what was there when the form was made, as it is for compi
 from __future__ import annotations
 
 import builtins
+import enum
 import math
 import sys
 import types
@@ -76,6 +77,10 @@ def _value(value: Any, user: Any, done: dict[Any, Any]) -> Any:
         return type(value)(_value(item, user, done) for item in value)
     if type(value) is dict:
         return {_number(key): _value(item, user, done) for key, item in value.items()}
+    if isinstance(value, type) and issubclass(value, enum.IntEnum):
+        return Enumeration(value)
+    if isinstance(value, enum.IntEnum):
+        return member_of(value)
     if callable(value) and getattr(value, "__hash__", None) is not None and value in _FUNCTIONS:
         return _FUNCTIONS[value]
     return _number(value)
@@ -125,6 +130,55 @@ class Range:
     def __getitem__(self, place: Any) -> Any:
         found = self._range[place]
         return Range(found.start, found.stop, found.step) if isinstance(found, range) else found
+
+
+class Member(Int64):
+    """A member of an IntEnum with 64 bits: what is left of an operator decides on the result."""
+
+    _member: enum.IntEnum
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_member":  # it is not there yet
+            raise AttributeError(name)
+        return _number(getattr(self._member, name))
+
+
+def member_of(member: enum.IntEnum) -> Any:
+    """The member as a plain function sees it; one beyond 64 bits, which no other has, stays."""
+    if not MIN <= member <= MAX:
+        return member
+    made = Member(member)
+    made._member = member
+    return made
+
+
+class Enumeration:
+    """An IntEnum whose members have 64 bits."""
+
+    def __init__(self, kind: type[enum.IntEnum]) -> None:
+        self._kind = kind
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._kind, name)
+        return member_of(found) if isinstance(found, enum.IntEnum) else found
+
+    def __call__(self, value: Any) -> Any:
+        return member_of(self._kind(value))
+
+    def __getitem__(self, name: str) -> Any:
+        return member_of(self._kind[name])
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(member_of, self._kind)
+
+    def __len__(self) -> int:
+        return len(self._kind)
+
+    def __contains__(self, item: Any) -> bool:
+        return int(item) in {int(member) for member in self._kind}
+
+    def __instancecheck__(self, item: Any) -> bool:
+        return isinstance(getattr(item, "_member", item), self._kind)
 
 
 def _enumerate(items: Any, start: int = 0) -> Iterator[tuple[Any, Any]]:

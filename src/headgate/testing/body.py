@@ -7,6 +7,7 @@ way to do the same is shared.
 from __future__ import annotations
 
 import builtins
+import enum
 import types
 from collections.abc import Iterable
 from typing import Any
@@ -44,6 +45,32 @@ class _Members:
         return seen(getattr(self._module, name))
 
 
+class _Member(Int64):
+    """A member of an enumeration, which counts as an integer of a transaction."""
+
+    def __new__(cls, member: enum.IntEnum) -> _Member:
+        return super().__new__(cls, within(int(member), 64))
+
+    def __init__(self, member: enum.IntEnum) -> None:
+        self.name, self.value = member.name, Int64(member)
+
+
+class _Enumeration:
+    """An enumeration of integers as a body sees it."""
+
+    def __init__(self, kind: type[enum.IntEnum]) -> None:
+        self._kind = kind
+
+    def __getattr__(self, name: str) -> Any:
+        return seen(getattr(self._kind, name))
+
+    def __call__(self, value: Any) -> Any:
+        return seen(self._kind(value))
+
+    def __iter__(self) -> Any:
+        return map(seen, self._kind)
+
+
 def seen(value: Any) -> Any:
     """A value of a module or a closure as a body sees it."""
     if isinstance(value, types.FunctionType):
@@ -52,6 +79,10 @@ def seen(value: Any) -> Any:
         return value if value.__name__.split(".")[0] in _OWN else _Members(value)
     if isinstance(value, types.BuiltinFunctionType) and value.__module__ in ("math", "builtins"):
         return _counted(value)
+    if isinstance(value, type) and issubclass(value, enum.IntEnum):
+        return _Enumeration(value)
+    if isinstance(value, enum.IntEnum):
+        return _Member(value)
     for own, checked in ((range, _range), (enumerate, _enumerate), (int, Whole)):
         if value is own:
             return checked

@@ -83,6 +83,33 @@ _reversed_power = _checked(lambda exponent, base: _power(base, exponent))
 Int64.__rpow__ = _reversed_power  # type: ignore[method-assign]
 
 
+class Decimal128(decimal.Decimal):
+    """A decimal as a transaction sees it: what its last place counts has 128 bits, or it raises."""
+
+
+def _counted(operation: Callable[..., Any]) -> Callable[..., Any]:
+    def compute(*operands: Any) -> Any:
+        result = operation(*operands)
+        # A quotient, which is not compiled, has more places than any product of columns.
+        is_short = all(isinstance(one, int) or _places(one) <= 36 for one in operands)
+        if not isinstance(result, decimal.Decimal) or not is_short:
+            return result
+        places = _places(result)
+        within(int(result.scaleb(places, EXACT)), 128)
+        return Decimal128(result)
+
+    return compute
+
+
+def _places(number: Any) -> int:
+    exponent = number.as_tuple().exponent if isinstance(number, decimal.Decimal) else None
+    return max(0, -exponent) if isinstance(exponent, int) else 10**6
+
+
+for _name in ("add", "radd", "sub", "rsub", "mul", "rmul", "neg", "abs"):
+    setattr(Decimal128, f"__{_name}__", _counted(getattr(decimal.Decimal, f"__{_name}__")))
+
+
 def within(number: int, bits: int) -> int:
     """The number, if a signed integer of that many bits holds it."""
     if not -(2 ** (bits - 1)) <= number < 2 ** (bits - 1):
@@ -186,6 +213,8 @@ def seen(value: Any, kind: ColumnType) -> Any:
     """A kept value as a function sees it."""
     if kind.element is not None:
         return tuple(seen(item, kind.element) for item in value)
+    if kind.kind == "decimal":
+        return Decimal128(value)
     return Int64(value) if kind.kind in _BITS else value
 
 

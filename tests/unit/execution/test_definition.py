@@ -270,6 +270,46 @@ def among_floats(event, row=accounts.at("id")):
     row.open = event.x in (0.5, 1.5)  # here
 
 
+@refused("a name with a star takes what is left over; take the values one by one")
+def starred(event, row=accounts.at("id")):
+    first, *_others = event.a, event.a, 3  # here
+    row.n = first
+
+
+@refused("a generator has no compiled form; write a loop")
+def generator_expression(event, row=accounts.at("id")):
+    row.open = any(n > 3 for n in (event.a, row.n))  # here
+
+
+@refused("any is a function that has no compiled form; write a loop")
+def any_of_a_list(event, row=accounts.at("id")):
+    row.open = any([event.a > 3, row.n > 2])  # here
+
+
+@refused("hg.abort(...) on one way and a bool on another; write if ...: return hg.abort(...)")
+def abort_by_and(event, row=accounts.at("id")):
+    return row.open and hg.abort("open")  # here
+
+
+@refused("hg.abort(...) on one way and a bool on another; write if ...: return hg.abort(...)")
+def abort_or_value(event, row=accounts.at("id")):
+    if row.n < 0:
+        return hg.abort("negative")
+    return row.open  # here
+
+
+@refused("an import inside the function; write it at the top of the module")
+def own_import(event, row=accounts.at("id")):
+    from math import sqrt  # here
+
+    row.x = sqrt(event.x)
+
+
+@refused("del of a column")
+def column_deleted(event, row=accounts.at("id")):
+    del row.n  # here
+
+
 # What fails as plain Python, too: the message must not propose that.
 NEVER = {
     "float_into_int", "division_into_int", "text_into_double", "int_into_text", "int_into_boolean",
@@ -300,6 +340,20 @@ def test_a_function_is_refused_with_its_line_and_the_reason(name: str) -> None:
 def test_what_does_not_compile_may_be_declared_as_python(name: str) -> None:
     transaction = hg.transaction(event=EVENT, compiled=False)(REFUSED[name][0])
     assert transaction.name == name
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_what_a_call_does_not_run_is_no_transaction(compiled: bool) -> None:
+    def yields(event, row=accounts.at("id")):
+        row.n += 1
+        yield row.n
+
+    async def waits(event, row=accounts.at("id")):
+        row.n += 1
+
+    for function, words in ((yields, "the function yields"), (waits, "the function is async")):
+        with pytest.raises(hg.DeclarationError, match=rf"test_definition.py:\d+: {words}"):
+            hg.transaction(event=EVENT, compiled=compiled)(function)
 
 
 def test_a_value_that_is_returned_is_refused() -> None:
