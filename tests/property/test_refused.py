@@ -11,6 +11,7 @@ import pytest
 
 import headgate as hg
 from headgate.execution import kernel, program, readiness
+from headgate.execution import scheme as scheme_module
 from headgate.execution.isolation_source import IsolationWriter
 from headgate.execution.scheme_source import SchemeWriter
 from headgate.execution.unit_source import UnitWriter
@@ -125,6 +126,39 @@ def test_the_model_goes_on_without_what_cannot_be_compiled(
     assert "cannot be compiled for these transactions" in decisions[-1].why
     assert decisions[-1].scheme == "serial"
     assert len(attempts) == len(set(attempts))
+
+
+@pytest.mark.parametrize("writers", [(SchemeWriter,), (SchemeWriter, UnitWriter)])
+def test_the_model_builds_no_graph_for_what_it_cannot_have(
+    writers: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch, attempts: list[Any]
+) -> None:
+    built: list[str] = []
+    real_graph, real_batch = scheme_module.build_graph, scheme_module.UnitBatch
+
+    def graph(*given: Any) -> Any:
+        built.append("transactions")
+        return real_graph(*given)
+
+    def batch(*given: Any) -> Any:
+        built.append("operations")
+        return real_batch(*given)
+
+    monkeypatch.setattr(scheme_module, "build_graph", graph)
+    monkeypatch.setattr(scheme_module, "UnitBatch", batch)
+    for writer in writers:
+        broken(writer)(monkeypatch)
+    with hg.open(None, tables=[jars], transactions=[pour]) as engine:
+        engine.load(jars, [{"id": number, "n": 5} for number in range(400)])
+        wide = np.arange(400)
+        table = pa.table({"ts": wide, "a": wide, "b": wide})  # no two share a row
+        for _ in range(5):
+            for made in engine._programs.values():
+                made.cost_ns = 500_000.0
+            engine.run(pour, table, order_by="ts", threads=2)
+        decisions = list(engine.decisions())
+    assert built.count("transactions") == 1 and built.count("operations") <= 1
+    assert decisions[-1].scheme == "serial"
+    assert "cannot be compiled for these transactions" in decisions[-1].why
 
 
 def test_the_model_does_without_single_operations(

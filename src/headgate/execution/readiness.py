@@ -37,6 +37,10 @@ class Readiness:
     def __init__(self, program: Program) -> None:
         self.program = program
         self._refusals: dict[str, str | None] = {}  # by kernel: why it does not compile
+        # What the model chose and could not have: serial, and why. It is not asked again, for
+        # the graph that it decides by would be built for nothing.
+        self.whole_given_up: Decision | None = None
+        self.units_given_up: Decision | None = None
 
     def refusal(self, *names: str) -> str | None:
         """Compile these kernels where that was not tried before; why the first one cannot be."""
@@ -50,6 +54,15 @@ class Readiness:
     def decision(self, scheme: Scheme) -> Decision | None:
         """Serial, and why, for a scheme that cannot run here; None for one that can."""
         return self.serial(f"{scheme}", *needed(scheme))
+
+    def given_up(self, scheme: Scheme) -> Decision | None:
+        """As `decision`, of a scheme that the model chose; what it cannot have is remembered."""
+        refused = self.decision(scheme)
+        if refused is not None and scheme.by_units:
+            self.units_given_up = refused
+        elif refused is not None:
+            self.whole_given_up = refused
+        return refused
 
     def serial(self, what: str, *names: str) -> Decision | None:
         why = self.refusal(*names)

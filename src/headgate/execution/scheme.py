@@ -122,6 +122,7 @@ def run_parallel(run: Run, scheme: Scheme) -> bool:
         return False
     if scheme.name == "auto":
         early = worth_planning(load_of(run, scheme.threads), run.program.costs)
+        early = early or run.program.readiness.whole_given_up
         early = early or run.program.readiness.serial("the graph of transactions", *PLAN)
     else:
         early = run.program.readiness.decision(scheme)
@@ -148,6 +149,10 @@ def _run_section(run: Run, scheme: Scheme) -> bool:
 
 def _run_decided(run: Run, scheme: Scheme) -> bool:
     """Ask the model and do as it says, for the whole batch or for groups that share no row."""
+    given_up = run.program.readiness.whole_given_up  # maybe by the section before
+    if given_up is not None:
+        run.program.decisions.append(given_up)
+        return False
     crew, load = _Crew(run, scheme), load_of(run, scheme.threads)
     decision = crew.decide(scheme.threads)
     if run.whole is not None:
@@ -167,7 +172,7 @@ def run_as_decided(run: Run, crew: _Crew, decision: Decision) -> bool:
     if decision.scheme == "serial":
         return False
     chosen = make_scheme(decision.scheme, crew.scheme.threads)
-    refused = run.program.readiness.decision(chosen)
+    refused = run.program.readiness.given_up(chosen)
     if refused is not None:
         run.program.decisions.append(refused)
         return False
@@ -278,7 +283,10 @@ class _Crew:
         whole = choose_transactions(load, shape, skewed, costs)
         if is_wide(load, shape):
             return whole
-        refusal = self.run.program.readiness.refusal(*UNIT_PLAN)
+        readiness = self.run.program.readiness
+        if readiness.units_given_up is not None:
+            return replace(whole, why=f"{whole.why}; {readiness.units_given_up.why}")
+        refusal = readiness.refusal(*UNIT_PLAN)
         if refusal is not None:
             return replace(whole, why=f"{whole.why}; single operations do not compile: {refusal}")
         if self.batch is None:
