@@ -1,4 +1,4 @@
-"""Every byte of a store on disk, described in one place; version 2. All numbers little-endian.
+"""Every byte of a store on disk, described in one place; version 3. All numbers little-endian.
 
     STORE/
       manifest.json                   declarations (JSON, with a checksum)
@@ -42,9 +42,11 @@ Frame: one epoch. 64-byte header, then the payload, whose length is a multiple o
     its own bytes and its place in the chain. `durable` tells a torn tail from damage: only a frame
     that no later frame calls durable may be cut.
 
-Payload: parts, each of
-    u16 kind, u16 name length in bytes, u32 zero, u64 body length, name (UTF-8), zeros up to a
-    multiple of 64, body, zeros up to a multiple of 64
+Payload: parts, then fewer than 64 zeros, each part of
+    u16 kind, u16 name length in bytes, u32 form, u64 body length, name (UTF-8), zeros up to a
+    multiple of 64 (counted from the payload's beginning; of 8 in form 1), body, zeros likewise
+    form 0  as said below; the only one in formats 1 and 2
+    form 1  a short part: its batch is packed, for an IPC stream of few rows is mostly description
     kind 1  meta     JSON, always the first part: see below
     kind 2  changes  an Arrow IPC stream of one record batch; name = table; a long batch is cut
                      into several parts
@@ -54,7 +56,20 @@ Payload: parts, each of
     meta    {"source": [query id, batch id] or null, "rows": {table: changed rows}, "results": rows
             or null, "slots": {table: one more than the highest slot ever used}, "inlets": {name:
             {"watermark_us": n or null, "arrivals": n, "held": true or false}}}; a frame with input
-            has also "input": rows and "fingerprint": the code's, or null
+            has also "input": rows and "fingerprint": the code's, or null; source, results and
+            inlets are left out when they are null or empty
+    packed  u16 rows, u16 description length, description, a bit per column that has nulls (in as
+            many bytes as needed, like all bits lowest first), then of each column: where it has
+            nulls a bit per row that has a value; bits of a boolean, bytes of any other value of
+            fixed width as Arrow has them, (rows + 1) i32 offsets and the bytes of texts; of a
+            dictionary column the indices
+    description  deflated, without a header and with PRESET of packing.py as the preset dictionary:
+            u16 columns, u16 pairs of metadata; of each column u8 name length, u8 flags (1
+            nullable, 2 ordered), u8 code length, name, code, and of a dictionary column u16 count,
+            offsets and bytes of its values; of each pair u16 length and bytes of key and of value.
+            Codes: i1 i2 i4 i8 u1 u2 u4 u8 f4 f8, d (date32), b (boolean), s (text), x (binary),
+            tU and the time zone (timestamp, U = s, m, u or n for its unit), nP,S (decimal128),
+            *I:V (dictionary of values V, s or x, with indices I)
 
 Head: two slots of 64 bytes at offsets 0 and 512. The valid slot with the higher sequence counts.
 Each writer makes the file anew, with the identity at offset 128 and zeros between them.
@@ -103,10 +118,11 @@ import xxhash
 
 from headgate.errors import DamageError, FormatError
 
-VERSION = 2
-VERSIONS = (1, 2)  # that can be read
+VERSION = 3
+VERSIONS = (1, 2, 3)  # that can be read
 RECORD_BYTES = 64
 ALIGNMENT_BYTES = 64
+SHORT_ALIGNMENT_BYTES = 8
 KIND = 1
 
 SEGMENT_MAGIC = b"HGsg"
@@ -134,6 +150,8 @@ PART_CHANGES = 2
 PART_RESULTS = 3
 PART_HELD = 4
 PART_INPUT = 5
+FORM_ALIGNED = 0
+FORM_SHORT = 1
 
 SLOTS_MAX = 2**31 - 2  # of a table
 
@@ -189,6 +207,14 @@ class FrameHeader:
 def padded(length: int) -> int:
     """The length up to the next multiple of 64."""
     return -(-length // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+def aligned(place: int, form: int) -> int:
+    """The place up to the next one where a part of the form, or its body, may begin."""
+    if form not in (FORM_ALIGNED, FORM_SHORT):
+        raise ValueError(f"a part of form {form}")
+    step = SHORT_ALIGNMENT_BYTES if form == FORM_SHORT else ALIGNMENT_BYTES
+    return -(-place // step) * step
 
 
 def segment_name(first_epoch: int) -> str:

@@ -18,6 +18,7 @@ from headgate.durability import format as layout
 from headgate.durability.commit import Commit, Inlet
 from headgate.durability.decoding import batch_of, checked_changes, checked_meta, json_of
 from headgate.durability.format import Position
+from headgate.durability.packing import Packer, unpack
 from headgate.errors import InvariantError
 from headgate.io import File
 
@@ -81,18 +82,24 @@ class _TooLong(Exception):
 class FrameWriter:
     """Writes the parts of one frame at an offset of a file, through the encode buffer.
 
-    With `whole` it takes for granted that the frame fits into the buffer, which saves asking for
-    sizes, and raises _TooLong when it does not; nothing was written to the file then.
+    With a packer it takes for granted that the frame fits into the buffer, which saves asking for
+    sizes, and raises _TooLong when it does not; nothing was written to the file then. Only such a
+    frame has short parts.
     """
 
     def __init__(
-        self, file: File, offset: int, previous: int, memory: EncodeBuffer, whole: bool = False
+        self,
+        file: File,
+        offset: int,
+        previous: int,
+        memory: EncodeBuffer,
+        packer: Packer | None = None,
     ) -> None:
         self._file = file
         self._offset = offset
         self._previous = previous
         self._memory = memory
-        self._whole = whole
+        self._packer = packer
         self._hash: Any = xxhash.xxh3_64(seed=previous)
         self._flushed = 0
         self._begin(layout.RECORD_BYTES)
@@ -106,10 +113,12 @@ class FrameWriter:
 
     def add_bytes(self, kind: int, name: str, body: bytes) -> None:
         """Add a part that is already bytes."""
-        if not self._whole:
+        form = layout.FORM_SHORT
+        if self._packer is None:
+            form = layout.FORM_ALIGNED
             self._make_room(name, len(body))
         try:
-            self._open_part(kind, name)
+            self._open_part(kind, name, form)
             self._sink.write(body)
             self._close_part(len(body))
         except OSError as error:
@@ -118,8 +127,12 @@ class FrameWriter:
 
     def add_batch(self, kind: int, name: str, batch: pa.RecordBatch) -> None:
         """Add a record batch, as several parts when it is long."""
-        if self._whole:
-            self._add_stream(kind, name, batch)
+        if self._packer is not None:
+            packed = self._packer.pack(kind, name, batch)
+            if packed is None:
+                self._add_stream(kind, name, batch)
+            else:
+                self.add_bytes(kind, name, packed)
             return
         for piece in pieces_of(batch):
             self._add_piece(kind, name, piece)
@@ -141,7 +154,7 @@ class FrameWriter:
 
     def _add_stream(self, kind: int, name: str, batch: pa.RecordBatch) -> None:
         try:
-            self._open_part(kind, name)
+            self._open_part(kind, name, layout.FORM_ALIGNED)
             body = self._sink.tell()
             write_stream(self._sink, batch)
             self._close_part(self._sink.tell() - body)
@@ -166,17 +179,19 @@ class FrameWriter:
         self._sink = pa.FixedSizeBufferWriter(self._memory.buffer)
         self._sink.write(kept)
 
-    def _open_part(self, kind: int, name: str) -> None:
+    def _open_part(self, kind: int, name: str, form: int) -> None:
         encoded = name.encode()
         self._part = self._sink.tell()
-        self._kind = kind
+        self._kind, self._form = kind, form
         self._name_length = len(encoded)
-        head = layout.PART_HEADER.size + len(encoded)
-        self._sink.write(bytes(layout.PART_HEADER.size) + encoded + _ZEROS[: _gap(head)])
+        body = self._part + layout.PART_HEADER.size + len(encoded)
+        gap = layout.aligned(body, form) - body
+        self._sink.write(bytes(layout.PART_HEADER.size) + encoded + _ZEROS[:gap])
 
     def _close_part(self, body_length: int) -> None:
-        self._sink.write(_ZEROS[: _gap(body_length)])
-        fields = (self._kind, self._name_length, 0, body_length)
+        end = self._sink.tell()
+        self._sink.write(_ZEROS[: layout.aligned(end, self._form) - end])
+        fields = (self._kind, self._name_length, self._form, body_length)
         layout.PART_HEADER.pack_into(self._memory.view, self._part, *fields)
 
     def flush(self) -> None:
@@ -192,6 +207,7 @@ class FrameWriter:
         """Write the header and with it the frame; a short frame goes in this one call."""
         if self._flushed and self._sink.tell():
             self.flush()
+        self._fill()
         end = self._sink.tell()
         length = self._flushed + end - self._start
         covered = layout.frame_header(epoch, time_us, durable, length, self._previous)
@@ -205,6 +221,15 @@ class FrameWriter:
             self._memory.view[: layout.RECORD_BYTES] = record
             self._file.write(self._offset, self._memory.view[:end])
         return layout.FrameHeader(epoch, time_us, durable, length, self._previous, checksum)
+
+
+    def _fill(self) -> None:
+        """End the payload at a multiple of 64."""
+        try:
+            self._sink.write(_ZEROS[: _gap(self._sink.tell())])
+        except OSError as error:
+            _check_overflow(error)
+            raise _TooLong from error
 
 
 def _gap(length: int) -> int:
@@ -254,6 +279,7 @@ def write_frame(
     file: File,
     place: Position,
     memory: EncodeBuffer,
+    packer: Packer,
     commit: Commit,
     durable: int,
     slots: Mapping[str, int],
@@ -263,7 +289,7 @@ def write_frame(
         raise InvariantError(f"the log's end in {file.path} has no checksum to chain to")
     start = (file, place.offset, place.checksum, memory)
     try:
-        return _write_parts(FrameWriter(*start, whole=True), commit, durable, slots)
+        return _write_parts(FrameWriter(*start, packer), commit, durable, slots)
     except _TooLong:
         memory.reserve(commit_room(commit))
         return _write_parts(FrameWriter(*start), commit, durable, slots)
@@ -288,12 +314,15 @@ def _write_parts(
 def encode_meta(commit: Commit, slots: Mapping[str, int]) -> bytes:
     """The JSON that describes a commit."""
     meta: dict[str, Any] = {
-        "source": commit.source,
         "rows": {table: batch.num_rows for table, batch in commit.changes.items()},
-        "results": None if commit.results is None else commit.results.num_rows,
         "slots": slots,
-        "inlets": {name: inlet_meta(inlet) for name, inlet in commit.inlets.items()},
     }
+    if commit.source is not None:
+        meta["source"] = commit.source
+    if commit.results is not None:
+        meta["results"] = commit.results.num_rows
+    if commit.inlets:
+        meta["inlets"] = {name: inlet_meta(inlet) for name, inlet in commit.inlets.items()}
     if commit.input is not None:
         meta["input"] = commit.input.num_rows
         meta["fingerprint"] = commit.fingerprint
@@ -326,9 +355,12 @@ class Part:
     kind: int
     name: str
     body: pa.Buffer
+    form: int
 
     def batch(self) -> pa.RecordBatch:
-        """The record batch in this part; its arrays view the payload."""
+        """The record batch in this part; the arrays of a long one view the payload."""
+        if self.form == layout.FORM_SHORT:
+            return unpack(self.body.to_pybytes())
         return batch_of(self.body)
 
 
@@ -336,15 +368,18 @@ def parts_of(payload: pa.Buffer) -> Iterator[Part]:
     """The parts of a payload whose checksum was found right."""
     view = memoryview(payload)
     place = 0
-    while place < payload.size:
-        kind, name_length, _, body_length = layout.PART_HEADER.unpack_from(view, place)
+    size = payload.size
+    while place < size:
+        if size - place < layout.ALIGNMENT_BYTES and not any(view[place:]):
+            return
+        kind, name_length, form, body_length = layout.PART_HEADER.unpack_from(view, place)
         name_start = place + layout.PART_HEADER.size
-        body = place + layout.padded(layout.PART_HEADER.size + name_length)
-        if body + body_length > payload.size:
+        body = layout.aligned(name_start + name_length, form)
+        if body + body_length > size:
             raise ValueError(f"a part at {place} of the payload passes its end")
         name = bytes(view[name_start : name_start + name_length]).decode()
-        yield Part(kind, name, payload.slice(body, body_length))
-        place = body + layout.padded(body_length)
+        yield Part(kind, name, payload.slice(body, body_length), form)
+        place = layout.aligned(body + body_length, form)
 
 
 def meta_of(payload: pa.Buffer) -> dict[str, Any]:
@@ -352,7 +387,8 @@ def meta_of(payload: pa.Buffer) -> dict[str, Any]:
     first = next(parts_of(payload), None)
     if first is None or first.kind != layout.PART_META:
         raise ValueError("a payload does not begin with its meta")
-    return checked_meta(json_of(first.body.to_pybytes()))
+    found = json_of(first.body.to_pybytes())
+    return checked_meta({"source": None, "results": None, "inlets": {}, **found})
 
 
 def changes_in(

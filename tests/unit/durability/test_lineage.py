@@ -142,7 +142,7 @@ def test_damage_in_either_slot_of_the_head_is_reported_and_mended() -> None:
         assert verify("/bank", disk).is_whole
 
 
-# --- a store of format 1, made by the code that wrote it ------------------------------------------
+# --- stores of older formats, made by the code that wrote them ------------------------------------
 
 ROWS = {
     0: "11.75", 1: "13.75", 2: "14.75", 3: "11.75", 4: "11.75", 5: "1.25",
@@ -151,10 +151,13 @@ ROWS = {
 
 @pytest.fixture
 def old(tmp_path: Path) -> Path:
-    path = tmp_path / "bank"
-    for name in ("log", "snapshots", "readers"):
-        (path / name).mkdir(parents=True)
-    with zipfile.ZipFile(Path(__file__).with_name("format1.zip")) as archive:
+    return extracted("format1.zip", tmp_path / "bank")
+
+
+def extracted(name: str, path: Path) -> Path:
+    for folder in ("log", "snapshots", "readers"):
+        (path / folder).mkdir(parents=True)
+    with zipfile.ZipFile(Path(__file__).with_name(name)) as archive:
         archive.extractall(path)
     return path
 
@@ -204,3 +207,28 @@ def test_a_file_of_format_1_does_not_fit_into_a_newer_store(old: Path, tmp_path:
     make(tmp_path / "new", 12)
     shutil.copy(old / "snapshots" / "00000000000000000008.snapshot", tmp_path / "new" / "snapshots")
     refused(tmp_path / "new")
+
+
+def test_a_store_of_format_2_goes_on_in_the_new_one(tmp_path: Path) -> None:
+    path = extracted("format2.zip", tmp_path / "bank")
+    assert verify(path).is_whole
+    reader = StoreReader.open(path)
+    assert reader.last_epoch() == 9 and reader.table("accounts", 6).num_rows == 60
+    before = {epoch: batch.to_pylist() for epoch, batch in reader.results(1, 9)}
+    with hg.open(path, **PROGRAM) as engine:
+        assert engine.sql("select sum(balance), count(*) from accounts").rows() == [
+            (Decimal("129.50"), 60)
+        ]
+        told = {"ts": datetime(2024, 1, 1, 0, 0, 9), "id": 1, "name": "once"}
+        assert engine.call_once("key", put, **told, amount=Decimal("2.00")).epoch == 7
+        options = {"order_by": "ts", "watermark": "5 seconds", "name": "held"}
+        assert engine.flush(put, **options).num_rows == 2
+        add(engine, 70)
+        assert rows_of(engine, 5) == dict.fromkeys(range(5), "10.50")
+    assert verify(path).is_whole
+    found = {epoch: batch.to_pylist() for epoch, batch in StoreReader.open(path).results(1, 9)}
+    assert found == before
+    backup(path, tmp_path / "copy")
+    with hg.open(tmp_path / "copy", **PROGRAM) as engine:
+        assert engine.epoch == 11
+        assert rows_of(engine, 5) == dict.fromkeys(range(5), "10.50")

@@ -126,7 +126,7 @@ def test_commits_tell_what_each_epoch_held_and_where_it_is(place: Place) -> None
     assert infos[4].time_us == 500
     assert infos[4].rows == {"t": len(changed_at(5))}
     assert infos[4].result_rows == 2
-    assert len({info.file for info in infos}) > 2
+    assert len({info.file for info in infos}) > 1
     ends = {info.file: info.offset + info.bytes for info in infos}
     for path, end in ends.items():
         assert place.disk.open(path, "read").size() == end
