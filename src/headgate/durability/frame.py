@@ -222,7 +222,6 @@ class FrameWriter:
             self._file.write(self._offset, self._memory.view[:end])
         return layout.FrameHeader(epoch, time_us, durable, length, self._previous, checksum)
 
-
     def _fill(self) -> None:
         """End the payload at a multiple of 64."""
         try:

@@ -75,7 +75,8 @@ class Packer:
         if description is None:
             return None
         nulls = bytearray(-(-batch.num_columns // 8))
-        parts = [_BODY.pack(batch.num_rows, len(description)), description, nulls]
+        head = _BODY.pack(batch.num_rows, len(description))
+        parts: list[Any] = [head, description, nulls]
         for number, column in enumerate(batch.columns):
             if column.null_count:
                 nulls[number >> 3] |= 1 << (number & 7)
@@ -154,7 +155,8 @@ def _described_field(field: pa.Field, dictionaries: Any) -> bytes | None:
     if code is None or len(name) > 0xFF:
         return None
     coded = (prefix + code).encode()
-    return _FIELD.pack(len(name), flags, len(coded)) + name + coded + values
+    head: bytes = _FIELD.pack(len(name), flags, len(coded)) + name + coded
+    return head + values
 
 
 def _code(kind: pa.DataType) -> str | None:

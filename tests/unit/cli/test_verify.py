@@ -19,7 +19,7 @@ from headgate.durability import verify as examine
 from tests.unit.cli.bank import open_bank, pay
 
 MANIFEST = {"tables": {"things": {"columns": "id bigint", "key": ["id"], "check": None}}}
-SEGMENT_BYTES = 4096
+SEGMENT_BYTES = 1024
 
 
 def run(runner: CliRunner, *words: object) -> Result:
