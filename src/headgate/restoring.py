@@ -9,6 +9,7 @@ import contextlib
 import threading
 from collections.abc import Mapping
 
+import numpy as np
 import pyarrow as pa
 
 from headgate.durability import ALIVE, SLOT
@@ -36,11 +37,11 @@ class RowsPlace:
         with self._guard:
             self._rows.put(slots, given, epoch)
 
-    def apply(self, batch: pa.RecordBatch, epoch: int) -> None:
+    def apply(self, batch: pa.RecordBatch, epochs: int | np.ndarray) -> None:
         alive = batch.column(ALIVE).to_numpy(zero_copy_only=False)
         slots = batch.column(SLOT).to_numpy()
         given = self._storage.from_files(batch, self._rows.table.schema)
-        self._rows.put_changes(slots, alive, given, epoch)
+        self._rows.put_changes(slots, alive, given, epochs)
 
 
 class Restoring:

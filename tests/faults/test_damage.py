@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from headgate.durability import Commit, Retention, Store, StoreReader, verify
+from headgate.durability import format as layout
 from headgate.errors import DamageError, FormatError, HeadgateError
 from headgate.testing.disk import SimulatedClock, SimulatedDisk, Survival
 from tests.faults.tally import Tally
@@ -44,7 +45,7 @@ def image_at(epoch: int) -> pa.RecordBatch:
 def small_store() -> SimulatedDisk:
     """Two segments of three epochs and one, and snapshots of epochs 2 and 3."""
     disk = SimulatedDisk()
-    store = Store.open(PATH, disk, SimulatedClock(), segment_bytes=2500)
+    store = Store.open(PATH, disk, SimulatedClock(), segment_bytes=800)
     store.recover()
     store.write_manifest(MANIFEST)
     for epoch in range(1, LAST + 1):
@@ -59,7 +60,7 @@ def trimmed_store() -> SimulatedDisk:
     """A floor, one snapshot that refers to blocks of one that was given up, and the log's end."""
     disk = SimulatedDisk()
     retain = Retention(snapshots=1)
-    store = Store.open(PATH, disk, SimulatedClock(), segment_bytes=1500, retain=retain)
+    store = Store.open(PATH, disk, SimulatedClock(), segment_bytes=500, retain=retain)
     store.recover()
     store.write_manifest(MANIFEST)
     store.append(replace(commit_of(1), changes={**commit_of(1).changes, "names": NAMES}))
@@ -337,7 +338,7 @@ def test_a_frame_in_flight_behind_a_torn_one_is_cut_with_it() -> None:
 def test_a_long_torn_tail_is_gone_before_the_next_segment_begins() -> None:
     """Bytes that were left behind the last frame would be damage once another segment follows."""
     disk = damaged(LAST_LOG, lambda content: content.extend(b"never finished" * 1000))
-    store = Store.open(PATH, disk, SimulatedClock(), segment_bytes=2500)
+    store = Store.open(PATH, disk, SimulatedClock(), segment_bytes=800)
     store.recover()
     for epoch in range(LAST + 1, LAST + 5):
         store.commit(commit_of(epoch))
@@ -348,7 +349,8 @@ def test_a_long_torn_tail_is_gone_before_the_next_segment_begins() -> None:
 
 def test_a_newer_format_is_refused_and_nothing_is_touched() -> None:
     disk = damaged(f"{PATH}/manifest.json", lambda content: None)
-    newer = disk.content(f"{PATH}/manifest.json").replace(b'"headgate": 2', b'"headgate": 3')
+    mine, next_one = (f'"headgate": {layout.VERSION + more}'.encode() for more in (0, 1))
+    newer = disk.content(f"{PATH}/manifest.json").replace(mine, next_one)
     disk.replace(f"{PATH}/manifest.json", newer)
     before = {path: disk.content(path) for path in disk.paths()}
     with pytest.raises(FormatError, match="upgrade Headgate"):

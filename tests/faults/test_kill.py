@@ -21,7 +21,7 @@ import threading
 import pyarrow as pa
 from headgate.durability import Commit, Retention, Store
 retain = Retention(snapshots=2)
-store = Store.open(sys.argv[1], segment_bytes=50_000, durability=sys.argv[2], retain=retain)
+store = Store.open(sys.argv[1], segment_bytes=15_000, durability=sys.argv[2], retain=retain)
 recovered = store.recover()
 store.write_manifest({"tables": {"t": {}}})
 snapshot = None

@@ -17,7 +17,7 @@ COUNT = 8
 
 @pytest.fixture
 def writer(tmp_path: Path) -> Iterator[Writer]:
-    opened = Writer(tmp_path / "store", segment_bytes=1000)  # a segment or two for each epoch
+    opened = Writer(tmp_path / "store", segment_bytes=300)  # a segment or two for each epoch
     for _ in range(COUNT):
         grow(opened)
     yield opened

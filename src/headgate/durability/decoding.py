@@ -86,7 +86,7 @@ def batch_of(content: pa.Buffer) -> pa.RecordBatch:
 
 def checked_changes(table: str, batch: pa.RecordBatch, slots: int) -> pa.RecordBatch:
     """Changes of a table as they were read; ValueError unless each slot is below the bound."""
-    begin = tuple((field.name, field.type) for field in list(batch.schema)[:2])
+    begin = tuple((field.name, field.type) for field in map(batch.schema.field, range(2)))
     if begin != _CHANGES or batch.column(1).null_count:
         raise ValueError(f"changes of table {table!r} begin with {begin}")
     _check_slots(table, batch.column(0), slots)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import numpy as np
 import pyarrow as pa
 
 
@@ -26,8 +27,11 @@ class Place(Protocol):
         """
         ...
 
-    def apply(self, batch: pa.RecordBatch, epoch: int) -> None:
-        """Take one epoch's changes: "__slot", "__alive" and columns; in the order of the epochs."""
+    def apply(self, batch: pa.RecordBatch, epochs: int | np.ndarray) -> None:
+        """Take changes of an epoch, or of an epoch for each row: "__slot", "__alive" and columns.
+
+        They come in the order of the epochs, no slot twice in a batch.
+        """
         ...
 
 
@@ -50,7 +54,7 @@ class Forgotten:
     def insert(self, batch: pa.RecordBatch, epoch: int) -> None:
         pass
 
-    def apply(self, batch: pa.RecordBatch, epoch: int) -> None:
+    def apply(self, batch: pa.RecordBatch, epochs: int | np.ndarray) -> None:
         pass
 
 

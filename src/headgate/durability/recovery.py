@@ -10,14 +10,16 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
 from headgate.durability import format as layout
 from headgate.durability.commit import Commit, Inlet, Mark, Recovered
 from headgate.durability.format import Position
 from headgate.durability.frame import changes_in, commit_of, inlets_of, meta_of
+from headgate.durability.gathering import Gathering
 from headgate.durability.head import Published
-from headgate.durability.receiver import Place, Receiver
+from headgate.durability.receiver import Receiver
 from headgate.durability.replay import Replay
 from headgate.durability.scan import Frame, LogReader, Tail, Torn, read_buffer
 from headgate.durability.snapshot import Snapshot, snapshot_epochs
@@ -39,7 +41,7 @@ class _Image:
     def insert(self, batch: pa.RecordBatch, epoch: int) -> None:
         self._replay.insert(batch)
 
-    def apply(self, batch: pa.RecordBatch, epoch: int) -> None:
+    def apply(self, batch: pa.RecordBatch, epochs: int | np.ndarray) -> None:
         self._replay.apply(batch)
 
     def image(self) -> pa.Table:
@@ -60,7 +62,7 @@ class Rebuilt:
         self.sources: dict[str, tuple[int, int]] = {}
         self.inlets: dict[str, Inlet] = {}
         self.slots: dict[str, int] = {}
-        self.places: dict[str, Place] = {}
+        self._gatherings: dict[str, Gathering] = {}
         self.pending: list[Commit] = []
         self._before_input: Mark | None = None
         self.bytes = self.epochs = 0
@@ -75,7 +77,7 @@ class Rebuilt:
         state.inlets.update(mark.inlets)
         state.slots.update(mark.slots)
         for table in snapshot.tables():
-            place = state._place(table)
+            place = state._gathering(table).place
             if isinstance(place, _Image):
                 for batch in snapshot.batches(table):
                     place.insert(batch, snapshot.epoch)
@@ -95,7 +97,7 @@ class Rebuilt:
         self.slots.update(meta["slots"])
         if self._before_input is None:
             for table, batch in changes_in(frame.payload, meta):
-                self._place(table).apply(batch, frame.header.epoch)
+                self._gathering(table).add(frame, batch)
         else:
             # What follows an input is for the engine: only it can say what the input did.
             self.pending.append(commit_of(frame.header, frame.payload))
@@ -108,24 +110,28 @@ class Rebuilt:
         self.bytes += layout.RECORD_BYTES + frame.header.payload_length
         self.epochs += 1
 
-    def _place(self, table: str) -> Place:
-        place = self.places.get(table)
-        if place is None:
+    def _gathering(self, table: str) -> Gathering:
+        found = self._gatherings.get(table)
+        if found is None:
             given = None if self._receiver is None else self._receiver.place(table)
-            place = self.places[table] = _Image() if given is None else given
+            place = _Image() if given is None else given
+            found = self._gatherings[table] = Gathering(place)
             place.reserve(self.slots.get(table, 0))
-        return place
+        return found
 
     def apply_all(self, frames: Iterable[Frame]) -> None:
+        """Go on over frames; afterwards the rows of all are in their places."""
         for frame in frames:
             self.apply(frame)
+        for gathering in self._gatherings.values():
+            gathering.flush()
 
     def recovered(self) -> Recovered:
         """The state as the engine gets it."""
         images = {
-            table: place.image()
-            for table, place in self.places.items()
-            if isinstance(place, _Image)
+            table: gathering.place.image()
+            for table, gathering in self._gatherings.items()
+            if isinstance(gathering.place, _Image)
         }
         mark = self._before_input or self.mark()
         return Recovered(

@@ -180,8 +180,13 @@ class Rows:
         else:
             self._fill(slots, rows, epoch)
 
-    def put_changes(self, slots: np.ndarray, alive: np.ndarray, rows: pa.Table, epoch: int) -> None:
-        """Put the changed rows of an epoch into their slots, while these are being restored."""
+    def put_changes(
+        self, slots: np.ndarray, alive: np.ndarray, rows: pa.Table, epochs: int | np.ndarray
+    ) -> None:
+        """Put changed rows into their slots, while these are being restored; each slot once.
+
+        They are of one epoch, or each of its own.
+        """
         last = int(slots.max(initial=-1)) + 1
         if last > len(self.words):
             words = np.zeros((max(last, 2 * len(self.words)), self.layout.words), np.int64)
@@ -189,10 +194,11 @@ class Rows:
             self.words = words
         self.count = max(self.count, last)
         if alive.all():
-            self._fill(slots, rows, epoch)
+            self._fill(slots, rows, epochs)
         else:
             self.words[slots, 0] = 0
-            self._fill(slots[alive], rows.filter(pa.array(alive)), epoch)
+            living = epochs if isinstance(epochs, int) else epochs[alive]
+            self._fill(slots[alive], rows.filter(pa.array(alive)), living)
 
     def end_restoring(self) -> None:
         """Make the index and the free list of the rows that were put."""
@@ -238,7 +244,7 @@ class Rows:
         self.free = release_all_dead(self.words, self.count)
         self.free_count = len(self.free)
 
-    def _fill(self, slots: slice | np.ndarray, rows: pa.Table, epoch: int) -> None:
+    def _fill(self, slots: slice | np.ndarray, rows: pa.Table, epochs: int | np.ndarray) -> None:
         self.refills += 1
         records = self.records
         for field in self.layout.fields:
@@ -254,8 +260,10 @@ class Rows:
                 index.put_words(self.words, slots, word, values)
             else:
                 records[field.name][slots] = stored.values
-        header = (epoch << HEADER_EPOCH_SHIFT) | int(index.ALIVE)
-        if isinstance(slots, np.ndarray):
+        header = (epochs << HEADER_EPOCH_SHIFT) | int(index.ALIVE)
+        if isinstance(header, np.ndarray):
+            self.words[slots, 0] = header
+        elif isinstance(slots, np.ndarray):
             index.set_words(self.words, slots, 0, header)
         else:
             self.words[slots, 0] = header

@@ -193,7 +193,7 @@ def test_snapshots_of_any_history_agree_with_a_dictionary(
 ) -> None:
     disk = SimulatedDisk()
     retain = None if keep is None else Retention(snapshots=keep)
-    store = Store.open(PATH, disk, SimulatedClock(), segment_bytes=1500, retain=retain)
+    store = Store.open(PATH, disk, SimulatedClock(), segment_bytes=500, retain=retain)
     store.recover()
     store.write_manifest(TABLES)
     model: dict[str, dict[int, int]] = {"t": {}, "u": {}}

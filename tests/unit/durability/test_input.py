@@ -40,7 +40,7 @@ def changed(epoch: int, rows: dict[int, int]) -> Commit:
 
 
 def opened(place: Place) -> Store:
-    return Store.open(place.path, place.disk, SimulatedClock(), segment_bytes=2000)
+    return Store.open(place.path, place.disk, SimulatedClock(), segment_bytes=600)
 
 
 def replayed(recovered: Recovered) -> dict[int, int]:
@@ -81,7 +81,7 @@ def test_inputs_come_back_with_all_they_came_with(place: Place) -> None:
 
 
 def test_inputs_and_changes_are_mixed_frame_by_frame(place: Place) -> None:
-    store = place.store(segment_bytes=2000)
+    store = place.store(segment_bytes=600)
     store.commit(changed(1, {0: 10, 1: 20}))
     store.commit(deposit(2, 0, 5))
     store.commit(changed(3, {1: 100}))

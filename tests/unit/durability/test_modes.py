@@ -171,7 +171,7 @@ def test_a_lonely_thread_does_not_wait_for_a_group() -> None:
 
 
 def test_a_group_that_does_not_come_again_is_waited_for_only_once() -> None:
-    store = opened(SimulatedDisk(), "group", group_delay_us=50_000)
+    store = opened(SimulatedDisk(), "group", group_delay_us=15_000)
     store._group = 8
     store.commit(commit(1))
     assert store._group == 1
@@ -181,7 +181,7 @@ def test_a_group_that_does_not_come_again_is_waited_for_only_once() -> None:
 
 def test_every_epoch_acknowledged_in_a_group_survives_a_loss_of_power() -> None:
     disk = SimulatedDisk()
-    store = opened(disk, "group", group_delay_us=1000, segment_bytes=3000)
+    store = opened(disk, "group", group_delay_us=1000, segment_bytes=900)
     acknowledged = commits_by_threads(store, 4, 10)
     assert epoch_after(disk.after_crash(Survival.DROP)) == acknowledged[-1] == 40
 

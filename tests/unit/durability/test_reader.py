@@ -33,7 +33,7 @@ def batch(rows: dict[int, tuple[int, str] | None]) -> pa.RecordBatch:
 
 def filled(place: Place) -> Store:
     """Epochs 1 to 12, each changing a few of 20 rows, with snapshots at 4 and 8."""
-    store = place.store(segment_bytes=3000)
+    store = place.store(segment_bytes=900)
     store.write_manifest(TABLES)
     for epoch in range(1, 13):
         changes = {"t": batch(changed_at(epoch))}
@@ -126,7 +126,7 @@ def test_commits_tell_what_each_epoch_held_and_where_it_is(place: Place) -> None
     assert infos[4].time_us == 500
     assert infos[4].rows == {"t": len(changed_at(5))}
     assert infos[4].result_rows == 2
-    assert len({info.file for info in infos}) > 1
+    assert len({info.file for info in infos}) > 2
     ends = {info.file: info.offset + info.bytes for info in infos}
     for path, end in ends.items():
         assert place.disk.open(path, "read").size() == end

@@ -35,7 +35,7 @@ def values_at(epoch: int) -> list[int]:
 def lived(place: Place, epochs: int, every: int, retain: Retention | None, **more: Any) -> Store:
     """A store of so many epochs, one a second, a segment for every few and regular snapshots."""
     store = Store.open(
-        place.path, place.disk, SimulatedClock(0), segment_bytes=2000, retain=retain, **more
+        place.path, place.disk, SimulatedClock(0), segment_bytes=600, retain=retain, **more
     )
     first = store.recover().epoch + 1
     store.write_manifest(TABLES)
@@ -114,7 +114,7 @@ def test_an_epoch_that_was_trimmed_is_named_with_those_that_are_there(place: Pla
 
 def test_the_last_results_of_every_source_outlive_the_log(place: Place) -> None:
     store = Store.open(
-        place.path, place.disk, SimulatedClock(), segment_bytes=2000, retain=Retention(2)
+        place.path, place.disk, SimulatedClock(), segment_bytes=600, retain=Retention(2)
     )
     store.recover()
     store.write_manifest(TABLES)
@@ -227,7 +227,7 @@ def test_who_follows_the_log_does_not_keep_old_snapshots(place: Place) -> None:
 
 def test_a_hold_for_a_time_lasts_that_long_and_is_taken_over_by_others(place: Place) -> None:
     clock = SimulatedClock(0, step_us=0)
-    store = Store.open(place.path, place.disk, clock, segment_bytes=2000)
+    store = Store.open(place.path, place.disk, clock, segment_bytes=600)
     store.recover()
     store.write_manifest(TABLES)
     policy = Retention(snapshots=1)

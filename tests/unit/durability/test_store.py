@@ -95,7 +95,7 @@ def test_sources_and_inlets_come_back_as_the_last_epoch_left_them(place: Place) 
 
 
 def test_results_are_returned_for_the_epochs_asked_for(place: Place) -> None:
-    store = place.store(segment_bytes=1500)
+    store = place.store(segment_bytes=500)
     outcome = pa.array(["committed", "aborted", None]).dictionary_encode()
     results = pa.record_batch({"position": [0, 1, 2], "outcome": outcome})
     for epoch in range(1, 9):
@@ -111,7 +111,7 @@ def test_results_are_returned_for_the_epochs_asked_for(place: Place) -> None:
 
 
 def test_results_can_be_read_again_and_again_while_epochs_come(place: Place) -> None:
-    store = place.store(segment_bytes=2000)
+    store = place.store(segment_bytes=600)
     reader = place.reader()
     for epoch in range(1, 30):
         results = pa.record_batch({"position": [epoch]})
@@ -127,7 +127,7 @@ def test_a_commit_longer_than_the_buffer_is_written_in_pieces(
     monkeypatch.setattr(frame_module, "PIECE_BYTES_MAX", 1 << 16)
     monkeypatch.setattr(frame_module, "_FIRST_BUFFER_BYTES", 1 << 12)
     store = place.store()
-    count = 50_000
+    count = 15_000
     text = pa.array([f"row {number}" * (number % 7) for number in range(count)])
     batch = pa.record_batch(
         {
@@ -182,7 +182,7 @@ def test_all_column_types_come_back_with_their_nulls(place: Place) -> None:
 
 
 def test_recovery_goes_on_from_the_newest_snapshot(place: Place) -> None:
-    store = place.store(segment_bytes=2000)
+    store = place.store(segment_bytes=600)
     for epoch in range(1, 8):
         store.commit(commit(epoch, {epoch: epoch, 0: epoch}))
         if epoch in (2, 4, 6):
@@ -271,7 +271,7 @@ def test_closing_makes_what_was_appended_durable(place: Place) -> None:
 
 
 def test_many_threads_share_syncs_and_each_epoch_is_acknowledged(place: Place) -> None:
-    store = place.store(segment_bytes=20_000)
+    store = place.store(segment_bytes=5_000)
     order = threading.Lock()
     acknowledged: list[int] = []
     last = [0]

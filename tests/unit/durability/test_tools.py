@@ -48,7 +48,7 @@ def values_at(epoch: int) -> list[int]:
 
 
 def lived(place: Place, last: int = 22, every: int = 5, retain: Any = None) -> Store:
-    store = Store.open(place.path, place.disk, SimulatedClock(), segment_bytes=4000, retain=retain)
+    store = Store.open(place.path, place.disk, SimulatedClock(), segment_bytes=1200, retain=retain)
     store.recover()
     store.write_manifest(TABLES)
     for epoch in range(1, last + 1):
@@ -68,7 +68,7 @@ def check_store(place: Place, path: str, first: int, last: int) -> None:
     for epoch in range(max(first, 1), last + 1):
         assert reader.table("t", epoch)["value"].to_pylist() == values_at(epoch)
     assert [info.epoch for info in reader.commits()] == [*range(first + 1, last + 1)]
-    store = Store.open(path, place.disk, SimulatedClock(), segment_bytes=2000)
+    store = Store.open(path, place.disk, SimulatedClock(), segment_bytes=600)
     recovered = store.recover()
     assert recovered.epoch == last
     assert recovered.images["t"]["value"].to_pylist() == values_at(last)

@@ -1,0 +1,72 @@
+"""Gathering: short changes of a table that follow each other go to their place as one batch.
+
+A store of many short epochs would otherwise pay for every one of them what a whole batch costs.
+Invariant: after `flush` the place holds what it would if each epoch had been applied by itself; and
+an epoch that cannot be applied is named by its own file and offset, not by those gathered with it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from headgate.durability.commit import SLOT
+from headgate.durability.receiver import Place
+from headgate.durability.scan import Frame
+from headgate.errors import InputError
+
+SHORT_ROWS = 64
+_GATHERED_BYTES = 4 << 20
+
+
+class Gathering:
+    """The changes of one table on their way to its place."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self._waiting: list[tuple[Frame, pa.RecordBatch]] = []
+        self._bytes = 0
+
+    def add(self, frame: Frame, batch: pa.RecordBatch) -> None:
+        """Take the changes of a frame, in the order of the frames."""
+        is_short = batch.num_rows <= SHORT_ROWS
+        if self._waiting and not (is_short and self._waiting[0][1].schema.equals(batch.schema)):
+            self.flush()
+        self._waiting.append((frame, batch))
+        self._bytes += frame.header.payload_length  # all of it stays in memory until then
+        if not is_short or self._bytes >= _GATHERED_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Let everything taken so far be in its place."""
+        waiting, self._waiting, self._bytes = self._waiting, [], 0
+        if len(waiting) < 2 or not self._apply_together(waiting):
+            for frame, batch in waiting:
+                self._apply(frame, batch)
+
+    def _apply(self, frame: Frame, batch: pa.RecordBatch) -> None:
+        with frame.decoding():
+            try:
+                self.place.apply(batch, frame.header.epoch)
+            except InputError as error:  # a row that no one could have written
+                raise ValueError(str(error)) from error
+
+    def _apply_together(self, waiting: list[tuple[Frame, pa.RecordBatch]]) -> bool:
+        """Apply the last change of each slot; False when one of them is not as it should be."""
+        batches = [batch for _, batch in waiting]
+        epochs = np.array([frame.header.epoch for frame, _ in waiting], np.int64)
+        try:
+            whole = pa.concat_batches(batches)
+            last = _last_of_each(whole.column(SLOT).to_numpy())
+            epochs = np.repeat(epochs, [batch.num_rows for batch in batches])
+            self.place.apply(whole.take(pa.array(last)), epochs[last])
+        except Exception:  # whatever it is: one by one it comes again, with its place
+            return False
+        return True
+
+
+def _last_of_each(slots: np.ndarray) -> np.ndarray:
+    """Where each slot stands for the last time, by ascending slots."""
+    _, first = np.unique(slots[::-1], return_index=True)
+    found: np.ndarray = len(slots) - 1 - first
+    return found
