@@ -6,10 +6,14 @@ searches deep. None has a deadline: the first example of a test may compile a ke
 
 from __future__ import annotations
 
+import faulthandler
 import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+_STDERR = os.dup(2)  # as it was before any test's output was captured
 
 # Tests of what the model decides must not depend on what was measured here.
 os.environ.setdefault("HEADGATE_CALIBRATION", os.path.join(os.path.dirname(__file__), "none.json"))
@@ -35,6 +39,27 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile(_profile(config))
     if config.getoption("long") and config.getoption("timeout", None) is None:
         config.option.timeout = 0
+
+
+# Beyond the time limit of a test: for one that its signal cannot end, or that never ends afterwards.
+_GRACE_SECONDS = 120
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """A test that hangs for good ends its process with a picture of its threads.
+
+    Among several processes that is one failed test: another takes the place of the one that ended.
+    """
+    limit = float(item.config.getini("timeout") or 0)
+    if not limit or item.config.getoption("long"):
+        return (yield)
+    with open(os.dup(_STDERR), "w") as shown:
+        faulthandler.dump_traceback_later(limit + _GRACE_SECONDS, file=shown, exit=True)
+        try:
+            return (yield)
+        finally:
+            faulthandler.cancel_dump_traceback_later()
 
 
 # What takes longest begins first, when several processes share the tests.

@@ -24,7 +24,7 @@ from headgate.testing.disk import SimulatedClock, SimulatedDisk, Survival
 
 PATH = "/data/bank"
 # So short that a new segment begins between two epochs that are in flight together.
-SEGMENT_BYTES = 1600
+SEGMENT_BYTES = 3600
 LAST_EPOCH = 17
 RETAIN = Retention(snapshots=2)
 MANIFESTS: list[dict[str, Any]] = [

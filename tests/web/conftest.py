@@ -81,10 +81,18 @@ def serving(
         token = process.stdout.readline().strip().removeprefix("token: ") if is_told else None
         yield Running(process, address.removeprefix("serving on "), token)
     finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-        process.wait(30)
+        _end(process)
         process.stdout.close()
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Ask a server to end; one that does not is an error, yet it must not stay."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(30)
+    finally:
+        process.kill()
 
 
 @pytest.fixture(scope="module")

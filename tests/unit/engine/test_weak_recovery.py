@@ -121,10 +121,14 @@ def test_changed_code_runs_the_input_when_told_to(tmp_path: Path) -> None:
 
 
 def test_code_that_cannot_be_fingerprinted_is_refused_at_once(tmp_path: Path) -> None:
-    moods = iter([True, False])
+    class Mood:
+        def __init__(self, is_good: bool) -> None:
+            self.is_good = is_good
+
+    mood = Mood(True)
 
     def moody(event, src=accounts.at("src")):
-        if next(moods):
+        if not mood.is_good:
             return hg.abort("not today")
 
     transaction = hg.transaction(event=EVENT, compiled=False)(moody)
