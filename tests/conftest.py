@@ -41,7 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.timeout = 0
 
 
-# Beyond the time limit of a test: for one that its signal cannot end, or that never ends afterwards.
+# Beyond the limit of a test, for one that its signal cannot end or that never ends afterwards.
 _GRACE_SECONDS = 120
 
 
