@@ -256,6 +256,11 @@ class Meter:
         word, advice = "rejected", "see the reasons in engine.metrics() and in the results"
         if self._shares[1] >= self._shares[2]:
             word, advice = "late", "give the stream a longer watermark, or late='append'"
+            if self.flushes:  # which no watermark is long enough for
+                advice = (
+                    "a flush (of idle=, too) moves the watermark to the youngest event, so flush "
+                    "only when no older ones can come any more, or use late='append'"
+                )
         reason = self._commonest[LATE if word == "late" else REJECTED]
         LOG.warning(
             "stream %r: %.1f %% of the last %d events are late or rejected, most of them %s "

@@ -16,9 +16,12 @@ _MIN, _MAX = -(2**127), 2**127 - 1
 class Exact(decimal.Decimal):
     """A decimal whose sums and products leave 128 bits, counted in its last place, nowhere.
 
+    The context in which it computes must have 76 digits, as the interpreter's has.
+
     >>> Exact("0.25") * 3
     Decimal('0.75')
-    >>> Exact(2**126) + Exact(2**126)
+    >>> with decimal.localcontext(prec=76):
+    ...     Exact(2**126) + Exact(2**126)
     Traceback (most recent call last):
     OverflowError: overflow
     """

@@ -172,6 +172,16 @@ def test_a_share_of_late_events_is_warned_of_once_until_it_is_better(
     assert len(caplog.messages) == 2 and "null key: id" in caplog.messages[1]
 
 
+def test_what_is_late_after_a_flush_is_not_for_want_of_a_watermark(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    meter = Meter("tills")
+    meter.note_batch(batch([0] * 100, [None] * 100), None, is_flush=True)
+    meter.note_batch(batch([3] * 100, ["late: ts is before"] * 100), None)
+    [told] = caplog.messages
+    assert "moves the watermark to the youngest event" in told and "longer watermark" not in told
+
+
 def test_few_bad_events_are_no_reason_to_warn(caplog: pytest.LogCaptureFixture) -> None:
     meter = Meter("s")
     for _ in range(100):
