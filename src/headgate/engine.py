@@ -405,6 +405,7 @@ class Engine:
     ) -> pa.Table:
         """Run the events that `run` with the same options holds back, as if time had passed.
 
+        The watermark moves to the youngest of them: what is older and comes later is late.
         InputError where there is no such stream, with those that hold events. What a sink holds
         back is run by its own `flush`.
         """

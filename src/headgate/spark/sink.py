@@ -103,7 +103,8 @@ class Sink:
     def flush(self, query: StreamingQuery | str | None = None) -> pa.Table:
         """Run the events that the watermark still holds back, as if time had passed.
 
-        Exactly once: it is an epoch of its own. After a run with `trigger(availableNow=True)` call
+        Exactly once: it is an epoch of its own. The watermark moves to the youngest of them, and
+        what is older and comes later is late. After a run with `trigger(availableNow=True)` call
         it when `awaitTermination` has returned. After a restart, before the first micro-batch, a
         sink without a name must be told which query, by the query or its id.
         """

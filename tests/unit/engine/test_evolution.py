@@ -474,3 +474,21 @@ def test_a_migration_written_in_another_way_is_the_same(store: Path) -> None:
         hg.migrate(store, [longer.drop_column("accounts", "note")])
     with pytest.raises(hg.DeclarationError, match=r"step 3, .widen\(.*, is not there any more"):
         hg.migrate(store, [hg.Migration("one", longer.steps[:2])])
+
+
+def test_rows_are_mended_by_the_program_of_before_and_then_it_is_applied(store: Path) -> None:
+    table = accounts()
+
+    @hg.transaction(event="id bigint, balance int", compiled=False)
+    def mend(event: hg.Event, row: hg.Row = table.at("id")) -> None:
+        row.balance = event.balance
+
+    sound = hg.Migration("solvent").set_check("accounts", "balance >= 0")
+    [tried] = hg.migrate(store, [sound], dry_run=True)
+    assert "id=2" in tried.offenders[0]
+    with hg.open(store, tables=[table], transactions=[mend]) as engine:
+        assert engine.call(mend, id=2, balance=0).committed
+    with hg.open(store, tables=[accounts(check="balance >= 0")], migrations=[sound]) as engine:
+        assert engine.epoch == 3 and engine.sql("select min(balance) from accounts").rows() == [
+            (0,)
+        ]
