@@ -232,12 +232,3 @@ def test_a_large_answer_arrives_whole(bounded: Running) -> None:
         table = client.sql("select range as n, repeat('x', 100) as t from range(90000)").arrow()
     assert table.num_rows == 90_000
     assert pa.compute.sum(table["n"]).as_py() == sum(range(90_000))
-
-
-def test_a_query_does_not_pay_for_the_one_before_it(bounded: Running) -> None:
-    """A worker that ends because of what a query left behind is asked no more."""
-    with bounded.client() as client:
-        for _ in range(3):
-            with pytest.raises(LimitError):
-                client.sql("select repeat('x', 200000000)")
-            assert client.sql("select 1").rows() == [(1,)]

@@ -109,16 +109,22 @@ def test_a_bug_is_told_to_the_log_and_not_to_the_client(
     assert answer.headers["x-request-id"] in caplog.text
 
 
-def test_a_server_with_no_room_says_so(engine: hg.Engine) -> None:
+def test_a_server_with_no_room_says_so_and_its_log_is_quiet(
+    engine: hg.Engine, caplog: pytest.LogCaptureFixture
+) -> None:
     async def ask(client: httpx.AsyncClient) -> list[httpx.Response]:
         return [
             await client.post("/transactions/add", json={"id": 1, "by": 2}),
             await client.post("/sql", json={"query": "select 1"}),
         ]
 
+    caplog.set_level(logging.INFO, "headgate.web")
     for answer in asked(engine, ask, calls_waiting_max=0, queries_waiting_max=0):
         assert code(answer) == (503, "busy")
         assert answer.headers["retry-after"] == "1"
+        assert answer.headers["x-request-id"] in caplog.text
+    told = [one for one in caplog.records if "busy" in one.getMessage()]
+    assert [(one.levelno, one.exc_info) for one in told] == [(logging.INFO, None)] * 2
 
 
 def test_one_key_at_the_same_time_is_one_call(engine: hg.Engine) -> None:
