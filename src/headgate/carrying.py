@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headgate.errors import DeclarationError, InputError
+from headgate.errors import DeclarationError, InputError, shown
 from headgate.state.fitting import conform, one_array, unmarked_type
 from headgate.state.schema import Column, ColumnType, Schema, has_struct, split_list
 
@@ -48,7 +48,7 @@ def parse_carry(carry: str | Sequence[str] | None) -> tuple[str, ...]:
     words: list[Any] = split_list(carry) if isinstance(carry, str) else list(carry or ())
     for word in words:
         if not isinstance(word, str) or not word.strip():
-            raise InputError(f"carry: {carry!r} is not a list of event columns")
+            raise InputError(f"carry: {shown(carry)} is not a list of event columns")
     names = tuple(dict.fromkeys(word.strip().strip("`") for word in words))
     for name in names:
         if name.startswith("__"):

@@ -40,7 +40,7 @@ from headgate.declarations import (
 from headgate.display import html_table, names
 from headgate.durability import Commit, Retention
 from headgate.durability import Inlet as InletState
-from headgate.errors import InputError
+from headgate.errors import InputError, shown
 from headgate.events import as_table, call_event
 from headgate.execution.isolation import Recording, make_isolation, make_protocol
 from headgate.execution.program import Execution, Program
@@ -319,7 +319,7 @@ class Engine:
             return self._apply(plan, table, None)
         given: Any = batch_size
         if not isinstance(given, int) or given < 1:
-            raise InputError(f"batch_size is a number of at least 1, not {given!r}")
+            raise InputError(f"batch_size is a number of at least 1, not {shown(given)}")
         if table.num_rows <= batch_size:
             return self._apply(plan, table, None)
         return self._run_pipelined(plan, table, batch_size)

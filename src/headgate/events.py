@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headgate.errors import InputError, did_you_mean, not_among
+from headgate.errors import InputError, did_you_mean, not_among, shown
 from headgate.state.fitting import marked
 from headgate.state.objects import NULL_FAULT, are_plain, fitted, is_missing
 from headgate.state.schema import Column, ColumnType, Schema, logical_value
@@ -58,11 +58,12 @@ def _as_table(
         if getattr(data, "isStreaming", False):
             raise InputError(f"{where}: a streaming frame goes through writeStream.foreachBatch")
         return data.toArrow()
-    if type(data).__module__.split(".")[0] == "pandas":
+    if type(data).__module__.split(".")[0] == "pandas" and hasattr(data, "columns"):
         return _from_pandas(data, schema, where)
-    if hasattr(data, "__arrow_c_stream__"):
+    is_column = type(data).__name__ == "Series"  # of pandas or Polars: it has no columns
+    if hasattr(data, "__arrow_c_stream__") and not is_column:
         return pa.table(data)
-    if isinstance(data, (Mapping, str, bytes)) or not isinstance(data, Iterable):
+    if is_column or isinstance(data, (Mapping, str, bytes)) or not isinstance(data, Iterable):
         raise InputError(f"{where}: cannot read a {type(data).__name__}; hand in {ACCEPTED}")
     items = list(data)
     if items and all(isinstance(item, pa.RecordBatch) for item in items):
@@ -90,7 +91,7 @@ def from_dicts(
     present = dict.fromkeys(name for row in rows for name in row)
     for name in present:
         if not isinstance(name, str):
-            raise InputError(f"{where}: a column's name is a text, not {name!r}")
+            raise InputError(f"{where}: a column's name is a text, not {shown(name)}")
     names = [name for name in schema.names if name in present or not rows]
     names += [name for name in present if name not in schema]
     arrays = {}

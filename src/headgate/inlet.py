@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from headgate.carrying import Carried, carried_array, parse_carry
 from headgate.durability import Inlet as InletState
-from headgate.errors import DeclarationError, InputError, not_among
+from headgate.errors import DeclarationError, InputError, not_among, shown
 from headgate.events import require_columns
 from headgate.execution.isolation import PROTOCOLS, Recording
 from headgate.execution.program import Execution, Program
@@ -195,9 +195,9 @@ def make_plan(
     columns = tuple(_order_column(column, route) for column in _order_names(order_by))
     given: Any = name
     if given is not None and not isinstance(given, str):
-        raise InputError(f"name is a text that tells streams apart, not {given!r}")
+        raise InputError(f"name is a text that tells streams apart, not {shown(given)}")
     if late not in ("reject", "append"):
-        raise InputError(f"late is 'reject' or 'append', not {late!r}")
+        raise InputError(f"late is 'reject' or 'append', not {shown(late)}")
     delay = None
     if watermark is not None:
         delay = parse_duration(watermark, "watermark")
@@ -252,7 +252,7 @@ def _make_route(transactions: Any, known: Mapping[str, Transaction], route_by: A
 def _order_names(order_by: Any) -> list[str]:
     names = split_list(order_by) if isinstance(order_by, str) else order_by or ()
     if not isinstance(names, list | tuple) or not all(isinstance(one, str) for one in names):
-        raise InputError(f"order_by is an event column or a list of them, not {order_by!r}")
+        raise InputError(f"order_by is an event column or a list of them, not {shown(order_by)}")
     return [name.strip().strip("`") for name in names]
 
 

@@ -26,7 +26,7 @@ from headgate.declarations import (
 from headgate.drafts import Draft, Drafts
 from headgate.durability import ALIVE, SLOT, Commit, Inlet, Recovered, Store, StoreReader
 from headgate.durability.receiver import Nowhere
-from headgate.errors import DeclarationError, InputError, StoreError
+from headgate.errors import DeclarationError, InputError, StoreError, shown
 from headgate.execution.kernel import build_check, check_compiles, first_failure
 from headgate.execution.pointers import address
 from headgate.io import Clock, Disk, RealClock
@@ -124,7 +124,9 @@ def checked(migrations: Any) -> list[Migration]:
     names = []
     for one in given:
         if not isinstance(one, Migration):
-            raise DeclarationError(f"migrations= takes a list of hg.Migration(...), not {one!r}")
+            raise DeclarationError(
+                f"migrations= takes a list of hg.Migration(...), not {shown(one)}"
+            )
         if one.name in names:
             raise DeclarationError(f"two migrations are called {one.name!r}: name each for itself")
         names.append(one.name)

@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from headgate.drafts import Columns, Drafts
 from headgate.durability import SLOT
-from headgate.errors import DeclarationError, InputError
+from headgate.errors import DeclarationError, InputError, shown
 from headgate.query.sql import run_sql
 from headgate.state.fitting import fit
 from headgate.state.objects import NULL_FAULT
@@ -441,7 +441,7 @@ def _name(table: Any) -> str:
 def _called(thing: Any) -> str:
     name = thing if isinstance(thing, str) else getattr(thing, "name", None)
     if not isinstance(name, str):
-        raise DeclarationError(f"a migration names things by a string, not by {thing!r}")
+        raise DeclarationError(f"a migration names things by a string, not by {shown(thing)}")
     return name
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from headgate.durability import Retention
-from headgate.errors import InputError, LockedError
+from headgate.errors import InputError, LockedError, shown
 from headgate.io import Disk, RealDisk, local_folder
 
 TAKEN_OVER = "its store was taken over by another engine of this process (takeover=True)"
@@ -88,7 +88,7 @@ def check_place(path: Any, retain: Any) -> None:
             f"memory; not {'an empty text' if path == '' else type(path).__name__}"
         )
     if retain is not None and not isinstance(retain, Retention):
-        raise InputError(f"retain is hg.Retention(...), such as epochs=1000; not {retain!r}")
+        raise InputError(f"retain is hg.Retention(...), such as epochs=1000; not {shown(retain)}")
 
 
 def same_disk(one: Disk, other: Disk | None) -> bool:

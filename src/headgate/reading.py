@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from headgate.declarations import read_table as declared_table
 from headgate.durability import StoreReader
-from headgate.errors import InputError, not_among
+from headgate.errors import InputError, not_among, shown
 from headgate.guard import EngineLock, Guard
 from headgate.journal import Journal
 from headgate.memory import Memory
@@ -182,4 +182,6 @@ class Reading:
 
 def _check_epoch(epoch: Any) -> None:
     if epoch is not None and (isinstance(epoch, bool) or not hasattr(epoch, "__index__")):
-        raise InputError(f"epoch is the number of a commit, or None for the newest; not {epoch!r}")
+        raise InputError(
+            f"epoch is the number of a commit, or None for the newest; not {shown(epoch)}"
+        )

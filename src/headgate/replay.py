@@ -16,7 +16,7 @@ import pyarrow as pa
 from headgate.calls import DIGEST, KEY
 from headgate.carrying import describe_carry, read_carry
 from headgate.durability import Commit
-from headgate.errors import DeclarationError, InputError, StoreError
+from headgate.errors import DeclarationError, InputError, StoreError, shown
 from headgate.execution.cache import code_fingerprint
 from headgate.inlet import Plan, Route
 from headgate.results import with_epoch
@@ -31,7 +31,7 @@ def check_recovery(recovery: Any, changed_code: Any) -> None:
     if recovery not in ("strong", "weak") or changed_code not in ("refuse", "accept"):
         raise InputError(
             f"recovery is 'strong' or 'weak', changed_code 'refuse' or 'accept'; "
-            f"not {recovery!r}, {changed_code!r}"
+            f"not {shown(recovery)}, {shown(changed_code)}"
         )
 
 

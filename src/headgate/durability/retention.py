@@ -18,7 +18,7 @@ from headgate.durability.commit import Mark
 from headgate.durability.floor import leased_epochs, read_floor, write_floor
 from headgate.durability.lineage import UNKNOWN, Lineage
 from headgate.durability.snapshot import Snapshot, snapshot_epochs
-from headgate.errors import DamageError, InputError
+from headgate.errors import DamageError, InputError, shown
 from headgate.io import Disk
 
 # Without a policy every epoch is kept in the log; so many snapshots shorten the way to the newest.
@@ -55,7 +55,7 @@ class Retention:
         counts: dict[str, Any] = {"snapshots": self.snapshots, "epochs": self.epochs}
         for name, value in {**counts, "age_us": self.age_us}.items():
             if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-                raise InputError(f"retention with {name}={value!r}: it is a whole number")
+                raise InputError(f"retention with {name}={shown(value)}: it is a whole number")
         if self.snapshots < 1:
             raise InputError(f"retention of {self.snapshots} snapshots: at least 1 is needed")
         for name, value in (("epochs", self.epochs), ("age_us", self.age_us)):

@@ -51,6 +51,7 @@ from headgate.errors import (
     StoreError,
     describe,
     forked,
+    shown,
 )
 from headgate.io import Clock, Disk, Lock, RealClock, RealDisk, local_folder, make_folders
 
@@ -560,7 +561,7 @@ def check_durability(durability: str, group_delay_us: int = 0) -> None:
     """InputError unless this is a way to make commits durable."""
     known = get_args(Durability)
     if durability not in known:
-        raise InputError(f"durability {durability!r}: it is one of {', '.join(known)}")
+        raise InputError(f"durability {shown(durability)}: it is one of {', '.join(known)}")
     if group_delay_us < 0:
         raise InputError(f"group_delay_us is {group_delay_us}: it cannot be below 0")
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headgate.errors import InputError, did_you_mean, not_among
+from headgate.errors import InputError, did_you_mean, not_among, shown
 from headgate.execution.isolation_source import (
     OPERATION_WORDS,
     ROW_WORDS,
@@ -30,7 +30,7 @@ from headgate.execution.isolation_source import (
 )
 from headgate.execution.kernel import compile_first
 from headgate.execution.pointers import address
-from headgate.execution.scheme import SCHEME_NAMES, Scheme, make_scheme
+from headgate.execution.scheme import SCHEME_NAMES, VARIANTS, Scheme, make_scheme
 from headgate.execution.workers import workers
 from headgate.scheduling.decision import Decision, Thresholds
 
@@ -60,7 +60,7 @@ def make_isolation(text: str) -> str:
     if level not in LEVELS:
         names = ", ".join(f"{level} ({alias})" for alias, level in ALIASES.items())
         hint = did_you_mean(text, [*LEVELS, *ALIASES])
-        raise InputError(f"isolation {text!r} is unknown; the levels are: {names}{hint}")
+        raise InputError(f"isolation {shown(text)} is unknown; the levels are: {names}{hint}")
     return level
 
 
@@ -68,12 +68,16 @@ def make_protocol(scheme: str, threads: int | None) -> Scheme:
     """Check the words of `run` and `sink`, those of the protocols included."""
     given: Any = threads
     if given is not None and (not isinstance(given, int) or given < 1):
-        raise InputError(f"threads is a number of at least 1, or None for all cores; not {given!r}")
+        raise InputError(
+            f"threads is a number of at least 1, or None for all cores; not {shown(given)}"
+        )
+    if not isinstance(scheme, str):
+        raise InputError(f"scheme is a text, such as 'auto'; not {shown(scheme)}")
     if scheme not in PROTOCOLS:
-        if str(scheme).split("-")[0] not in SCHEME_NAMES:
+        if scheme.split("-")[0] not in SCHEME_NAMES:
             names = [*SCHEME_NAMES, *PROTOCOLS]
             among = not_among(scheme, names, "schemes")
-            raise InputError(f"scheme {scheme!r} is unknown; {among}")
+            raise InputError(f"scheme {shown(scheme)} is unknown; {VARIANTS}; {among}")
         return make_scheme(scheme, threads)
     count = threads if threads is not None else len(os.sched_getaffinity(0))
     return Scheme(scheme, count)

@@ -86,6 +86,13 @@ class Scheme:
 SERIAL = Scheme("serial", 1)
 
 
+# What may follow the name of a scheme, each behind a hyphen.
+VARIANTS = (
+    f"{', '.join(EXPLORATIONS)} take one of {', '.join(GRANULARITIES)} and one of "
+    f"{', '.join(ABORTS)}, each behind a hyphen; tstream takes one of {', '.join(POOLS)} and static"
+)
+
+
 def make_scheme(text: str, threads: int | None) -> Scheme:
     """Read the words of `run` and `sink`: "ready", "strata-chain-lazy", "tstream-nothing"."""
     if text == "serial":
@@ -108,11 +115,7 @@ def make_scheme(text: str, threads: int | None) -> Scheme:
         elif name == "tstream" and word == "static":
             scheme = replace(scheme, stealing=False)
         else:
-            raise InputError(
-                f"scheme {text!r}: {word!r} does not go with {name!r}; {', '.join(EXPLORATIONS)} "
-                f"take one of {', '.join(GRANULARITIES)} and one of {', '.join(ABORTS)}; tstream "
-                f"takes one of {', '.join(POOLS)} and static"
-            )
+            raise InputError(f"scheme {text!r}: {word!r} does not go with {name!r}; {VARIANTS}")
     return scheme
 
 

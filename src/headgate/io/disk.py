@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
-from headgate.errors import InputError
+from headgate.errors import InputError, shown
 
 OpenMode = Literal["read", "write", "create", "new"]
 
@@ -110,7 +110,7 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # of one letter it is a driv
 def local_folder(path: str | os.PathLike[str]) -> str:
     """The absolute path of a folder on this machine; InputError for an address of any scheme."""
     if not isinstance(path, (str, os.PathLike)):
-        raise InputError(f"the path of a store is a text or a Path, not {path!r}")
+        raise InputError(f"the path of a store is a text or a Path, not {shown(path)}")
     found = os.fspath(path)
     scheme = _SCHEME.match(found)
     if scheme:

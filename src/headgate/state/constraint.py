@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headgate.errors import DeclarationError
+from headgate.errors import DeclarationError, shown
 from headgate.state.schema import Column, ColumnType, Schema, split_list
 
 # Values that are equal exactly when their stored words are: keys, and columns of constraints.
@@ -57,7 +57,7 @@ def parse_unique(name: str, given: Any, schema: Schema, where: str) -> tuple[Uni
     """`unique=["email", ("street", "number")]`: each item a column or several together."""
     items = [given] if isinstance(given, str) else given
     if not isinstance(items, (list, tuple)):
-        raise DeclarationError(f"{where}: unique is a list of columns, not {given!r}")
+        raise DeclarationError(f"{where}: unique is a list of columns, not {shown(given)}")
     return tuple(
         Unique(name, _columns(item, schema, f"{where}: unique")) for item in dict.fromkeys(items)
     )
@@ -111,7 +111,7 @@ def fits_key(given: ColumnType, key: ColumnType) -> bool:
 def _columns(item: Any, schema: Schema, where: str) -> tuple[str, ...]:
     names: Iterable[Any] = split_list(item) if isinstance(item, str) else item
     if not isinstance(names, (list, tuple)) or not names:
-        raise DeclarationError(f"{where}: name a column or several, not {item!r}")
+        raise DeclarationError(f"{where}: name a column or several, not {shown(item)}")
     found = tuple(name.strip() if isinstance(name, str) else name for name in names)
     for name in found:
         column = schema.require(name, where)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headgate.errors import DeclarationError, InputError, did_you_mean, not_among
+from headgate.errors import DeclarationError, InputError, did_you_mean, not_among, shown
 
 # The Spark names and their common aliases, each with the one kind Headgate stores.
 KINDS = {
@@ -383,7 +383,7 @@ def default_value(kind: ColumnType, value: Any, where: str) -> int | float | str
             raise ValueError(f"{value} is not finite")
         return stored
     except (ValueError, TypeError, OverflowError) as error:
-        raise DeclarationError(f"{where}: the default {value!r} is not a {kind}") from error
+        raise DeclarationError(f"{where}: the default {shown(value)} is not a {kind}") from error
 
 
 def stored_value(kind: ColumnType, value: Any, where: str) -> int | float | str | bool:
@@ -391,7 +391,7 @@ def stored_value(kind: ColumnType, value: Any, where: str) -> int | float | str 
     converter = _CONVERTERS.get(kind.kind)
     converted = None if converter is None or value is None else converter(value, kind)
     if converted is None:
-        raise InputError(f"{where}: {value!r} is not a {kind}")
+        raise InputError(f"{where}: {shown(value)} is not a {kind}")
     return converted
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from headgate.display import html_table
-from headgate.errors import DeclarationError
+from headgate.errors import DeclarationError, shown
 from headgate.parameters import Row, Rows
 from headgate.state.check import Check, parse_check
 from headgate.state.constraint import (
@@ -175,7 +175,9 @@ def _parse_key(key: str | Iterable[str], schema: Schema, where: str) -> tuple[st
     given: Any = key
     names: Any = split_list(key) if isinstance(key, str) else given
     if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
-        raise DeclarationError(f"{where}: a key is a column name or a list of them, not {key!r}")
+        raise DeclarationError(
+            f"{where}: a key is a column name or a list of them, not {shown(key)}"
+        )
     names = [name.strip() for name in names]
     if not names or not all(names):
         raise DeclarationError(f"{where}: a table needs a key")
@@ -194,7 +196,7 @@ def _parse_key(key: str | Iterable[str], schema: Schema, where: str) -> tuple[st
 def _with_defaults(schema: Schema, defaults: Mapping[str, Any], where: str) -> Schema:
     given: Any = defaults
     if not isinstance(given, Mapping):
-        raise DeclarationError(f"{where}: defaults is a dict {{column: value}}, not {given!r}")
+        raise DeclarationError(f"{where}: defaults is a dict {{column: value}}, not {shown(given)}")
     for name in defaults:
         schema.require(name, f"{where}: defaults")
     columns = []

@@ -26,6 +26,7 @@ from headgate.errors import (
     LimitError,
     ServerError,
     not_among,
+    shown,
 )
 from headgate.query.answer import Answer
 from headgate.results import Result
@@ -98,7 +99,7 @@ class Client:
             wanted = f"a tuple of {many}" if many > 1 else "one value"
             raise InputError(
                 f"table {table!r}: its key is ({', '.join(declared['key'])}), so hand in {wanted}; "
-                f"not {key!r}"
+                f"not {shown(key)}"
             )
         given = {name: _text(value) for name, value in zip(declared["key"], values, strict=True)}
         answer = self._send("GET", f"/tables/{table}/row", None, {}, given)
@@ -238,7 +239,7 @@ class Client:
 
 def _checked_key(key: Any) -> str:
     if not isinstance(key, str) or not re.fullmatch(r"[!-~]{1,255}", key):
-        raise InputError(f"a call's key is 1 to 255 visible characters of ASCII, not {key!r}")
+        raise InputError(f"a call's key is 1 to 255 visible characters of ASCII, not {shown(key)}")
     return key
 
 

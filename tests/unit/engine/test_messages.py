@@ -274,7 +274,9 @@ CALLS: dict[str, tuple[Attempt, str]] = {
     ),
     "a scheme that is none": (
         lambda engine: engine.run(transfer, [GOOD], scheme="seriel"),
-        f"scheme 'seriel' is unknown; {SCHEMES}; did you mean 'serial'?",
+        "scheme 'seriel' is unknown; strata, depth, ready take one of transaction, operation, "
+        "chain and one of eager, lazy, each behind a hyphen; tstream takes one of everything, "
+        f"nothing, socket and static; {SCHEMES}; did you mean 'serial'?",
     ),
     "threads in words": (
         lambda engine: engine.run(transfer, [GOOD], threads="two"),  # type: ignore[arg-type]
