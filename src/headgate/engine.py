@@ -221,7 +221,7 @@ class Engine:
 
     def _run_again(self, commit: Commit, given: pa.RecordBatch) -> None:
         """Run the logged input of an epoch through the same code; nothing is logged."""
-        plan = read_plan(given, self.transactions)
+        plan = read_plan(commit, self.transactions)
         changed = is_code_changed(commit, plan, accept=self._accepts_changed_code)
         results, _, _ = self._process(plan, pa.Table.from_batches([given]), commit.source)
         if not changed:
@@ -734,7 +734,7 @@ class Engine:
     def owns(self, path: str, disk: Disk | None) -> bool:
         """Whether this engine has the store at the path open for writing."""
         store = self._journal.store
-        is_there = store is not None and store.path == path
+        is_there = store is not None and store.path == path and not self._guard.is_of_parent
         return is_there and not self._is_closed and owners.same_disk(self._journal.disk, disk)
 
     def __del__(self) -> None:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -33,7 +33,7 @@ from headgate.errors import DeclarationError, InputError, shown
 from headgate.query.sql import run_sql
 from headgate.state.fitting import fit
 from headgate.state.objects import NULL_FAULT
-from headgate.state.schema import Column, Schema, logical_value, split_list
+from headgate.state.schema import Column, Schema, logical_value, require_text, split_list
 from headgate.state.table import Table
 
 Rows = dict[str, pa.Table]  # "__slot" and the columns of some tables, by name
@@ -342,7 +342,11 @@ class Migration:
                 f"a migration has a name that tells it from others, not {self.name!r}"
             )
 
+        require_text(str(self.name), "a migration's name")
+
     def _and(self, step: Step) -> Migration:
+        for text in _texts(vars(step)):
+            require_text(text, f"migration {self.name!r}")
         return Migration(self.name, (*self.steps, step))
 
     def rename_table(self, old: Table | str, new: Table | str) -> Migration:
@@ -436,6 +440,16 @@ class Migration:
 
 def _name(table: Any) -> str:
     return table.name if isinstance(table, Table) else _called(table)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in a step."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from (text for part in value.items() for text in _texts(part))
+    elif isinstance(value, Iterable):
+        yield from (text for part in value for text in _texts(part))
 
 
 def _called(thing: Any) -> str:

@@ -16,7 +16,14 @@ import pyarrow as pa
 from headgate.calls import DIGEST, KEY
 from headgate.carrying import describe_carry, read_carry
 from headgate.durability import Commit
-from headgate.errors import DeclarationError, InputError, StoreError, shown
+from headgate.errors import (
+    DamageError,
+    DeclarationError,
+    InputError,
+    InvariantError,
+    StoreError,
+    shown,
+)
 from headgate.execution.cache import code_fingerprint
 from headgate.inlet import Plan, Route
 from headgate.results import with_epoch
@@ -69,8 +76,22 @@ def with_plan(events: pa.Table, plan: Plan) -> pa.RecordBatch:
     return batch.replace_schema_metadata({_PLAN: json.dumps(words).encode()})
 
 
-def read_plan(batch: pa.RecordBatch, known: Mapping[str, Transaction]) -> Plan:
-    """The inverse of `with_plan`, over the transactions of this program."""
+def read_plan(commit: Commit, known: Mapping[str, Transaction]) -> Plan:
+    """How the logged input of an epoch was run, over the transactions of this program."""
+    if commit.input is None:
+        raise InvariantError(f"epoch {commit.epoch} has no input")
+    try:
+        return _read_plan(commit.input, known)
+    except (LookupError, ValueError, TypeError, AttributeError) as error:
+        name = type(error).__name__
+        raise DamageError(
+            f"the input of epoch {commit.epoch} does not say how it was run ({name}: {error}): "
+            "restore the store from a backup"
+        ) from error
+
+
+def _read_plan(batch: pa.RecordBatch, known: Mapping[str, Transaction]) -> Plan:
+    """The inverse of `with_plan`."""
     words = json.loads((batch.schema.metadata or {})[_PLAN])
     missing = [name for name in words["transactions"] if name not in known]
     if missing:

@@ -61,7 +61,7 @@ class Newcomer:
             for transaction in self.transactions.values():
                 fingerprint_of((transaction,))
         for commit in reader.inputs():
-            plan = read_plan(commit.input, self.transactions)
+            plan = read_plan(commit, self.transactions)
             is_code_changed(commit, plan, accept=self.accepts_changed_code)
         if manifest == before:  # else the rows were held to what is new by the trials
             self._judge_rows(running, tables, manifest.get("tables", {}))

@@ -64,6 +64,9 @@ def verdict(report: Report, store: str) -> str:
     said = []
     if report.lost:
         said.append(f"the changes and results of epoch {numbers(report.lost)} are lost")
+    if report.is_mixed:
+        said.append("the store is refused until the files that do not belong here are taken out")
+        return "; ".join(said)
     if opens:
         said.append(f"opening the store gives epoch {last}, the newest one")
     else:

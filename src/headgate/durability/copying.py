@@ -11,6 +11,7 @@ import os
 from dataclasses import dataclass
 
 from headgate.durability import format as layout
+from headgate.durability.decoding import finding
 from headgate.durability.floor import write_floor
 from headgate.durability.format import Position
 from headgate.durability.head import Head
@@ -42,7 +43,7 @@ def backup(
 ) -> Copied:
     """Copy a store with all the epochs it keeps, as of now; its writer may go on meanwhile."""
     reader = StoreReader.open(path, disk)
-    with reader.hold() as held:
+    with finding(reader.path), reader.hold() as held:
         last = reader.last_epoch()
         copy = _Copy(reader, local_folder(to), disk or RealDisk(), clock or RealClock())
         base = copy.whole_snapshot(held.first_epoch, held.first_epoch)
@@ -63,7 +64,7 @@ def restore(
     Only what that needs is read: damage elsewhere in the store does not matter.
     """
     reader = StoreReader.open(path, disk)
-    with reader.hold() as held:
+    with finding(reader.path), reader.hold() as held:
         first, last = held.first_epoch, reader.last_epoch()
         if not first <= epoch <= last:
             raise InputError(f"no epoch {epoch} in {reader.path}: it has epochs {first} to {last}")
@@ -98,9 +99,11 @@ class _Copy:
                 continue
             try:
                 snapshot.verify()
-                return snapshot
             except DamageError:
                 snapshot.close()
+                continue
+            self._reader.require(snapshot)
+            return snapshot
         return None
 
     def no_snapshot(self, epoch: int) -> DamageError:
@@ -156,7 +159,7 @@ class _Copy:
         try:
             log_bytes = 0
             source = LogReader(self._disk, os.path.join(self._reader.path, layout.LOG_FOLDER))
-            for frame in source.frames(start, last):
+            for frame in source.frames(start, last, self._reader.published()):
                 log.copy(frame)
                 log_bytes += layout.RECORD_BYTES + frame.header.payload_length
                 if newest is not None and newest.epoch == frame.header.epoch:

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from headgate.durability import format as layout
 from headgate.durability.commit import ALIVE, SLOT
-from headgate.errors import HeadgateError, StoreError
+from headgate.errors import DamageError, HeadgateError, StoreError
 
 JSON_BYTES_MAX = 256 << 20
 _CHANGES = ((SLOT, pa.int64()), (ALIVE, pa.bool_()))
@@ -57,6 +57,21 @@ def accessing(path: str) -> Iterator[None]:
     except (MemoryError, RecursionError) as error:
         name = type(error).__name__
         raise layout.damage(path, 0, f"the content cannot be held in memory ({name})") from error
+
+
+@contextmanager
+def finding(path: str) -> Iterator[None]:
+    """As `accessing`, where also a file or a folder that is not there is damage."""
+    try:
+        with accessing(path):
+            yield
+    except FileNotFoundError as error:
+        raise missing(error, path) from error
+
+
+def missing(error: FileNotFoundError, path: str) -> DamageError:
+    """The error for what a store must have and has not."""
+    return layout.damage(str(error.filename or path), 0, "it is missing, or a link to nowhere")
 
 
 def json_of(content: bytes) -> dict[str, Any]:

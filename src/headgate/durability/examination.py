@@ -6,6 +6,7 @@ say which epochs are lost and which can still be read.
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headgate.durability import format as layout
-from headgate.durability.decoding import accessing
+from headgate.durability.decoding import finding
 from headgate.durability.floor import hold
 from headgate.durability.format import Position
 from headgate.durability.frame import commit_of
@@ -58,6 +59,7 @@ class Report:
     snapshot_bytes: int = 0
     damages: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    is_mixed: bool = False  # it has files of another store, or of another history of this one
 
     @property
     def is_whole(self) -> bool:
@@ -107,7 +109,7 @@ def verify(path: str | os.PathLike[str], disk: Disk | None = None) -> Report:
         if is_left_alone(disk, folder):
             raise no_manifest(folder)
         raise InputError(f"there is no store at {folder}: check the path")
-    with accessing(folder):
+    with finding(folder):
         return _Examination(folder, disk).run()
 
 
@@ -143,9 +145,25 @@ class _Examination:
         self._check_log()
         self._check_snapshots()
         self._check_declarations()
+        self._check_kinds()
         unknown = sorted(set(self._disk.list(self.report.path)) - _KNOWN_NAMES)
         for name in unknown:
             self.report.notes.append(f"{self._inside(name)}: not a file of the store")
+
+    def _check_kinds(self) -> None:
+        """The lock is a file and the leases are in a folder, where they are there at all."""
+        names = set(self._disk.list(self.report.path))
+        for name, is_folder in ((layout.LOCK_NAME, False), (layout.LEASE_FOLDER, True)):
+            if name in names and self._is_folder(self._inside(name)) != is_folder:
+                what = "it is a file, not a folder" if is_folder else "it is a folder, not a file"
+                self._note_damage(layout.damage(self._inside(name), 0, what))
+
+    def _is_folder(self, path: str) -> bool:
+        try:
+            self._disk.list(path)
+        except (NotADirectoryError, FileNotFoundError):
+            return False
+        return True
 
     def _inside(self, name: str) -> str:
         return os.path.join(self.report.path, name)
@@ -157,10 +175,15 @@ class _Examination:
     def _check_manifest(self) -> None:
         try:
             self._manifest = read_manifest(self._disk, self._inside(layout.MANIFEST_NAME))
+        except DamageError as error:
+            self._note_damage(error)
+            return
+        try:
             path = self._inside(layout.MANIFEST_NAME)
             check_lineage(self._disk, self.report.path, read_lineage(self._disk, path))
         except DamageError as error:
             self._note_damage(error)
+            self.report.is_mixed = True
 
     def _check_declarations(self) -> None:
         """Count the tables; declarations whose epoch never came to be are no damage."""
@@ -296,7 +319,7 @@ class _Examination:
         here = self._position
         end = sys.maxsize if last_epoch is None else last_epoch
         segments = self._log.segments()
-        for segment, following in zip(segments, [*segments[1:], sys.maxsize], strict=True):
+        for segment, following in itertools.pairwise([*segments, sys.maxsize]):
             if segment < here.segment:
                 continue
             start = here.offset if segment == here.segment else 0
@@ -331,11 +354,22 @@ class _Examination:
             snapshot.verify()
         finally:
             snapshot.close()
-        if self._ends.get(epoch, snapshot.position) != snapshot.position:
-            path = os.path.join(folder, layout.snapshot_name(epoch))
-            what = f"the log has another frame of epoch {epoch} than the snapshot"
-            raise layout.damage(path, 0, what)
+        if epoch > max(self.report.last_epoch, *self._ends, *self.report.unpublished):
+            self._check_reached(snapshot)
+        end = self._ends.get(epoch)
+        if end is not None and end != snapshot.position:
+            self.report.is_mixed = True
+            self._log.require(snapshot.position, end, snapshot.path)
+            what = f"it says that epoch {epoch} ends elsewhere than it does in the log"
+            raise layout.damage(snapshot.path, 0, what)
         self.report.snapshots.append(epoch)
+
+    def _check_reached(self, snapshot: Snapshot) -> None:
+        """A snapshot beyond the log as it was read is a running writer's, or of a later log."""
+        head = read_head(self._disk, self._inside(layout.HEAD_NAME))
+        if head is not None and head.position.epoch < snapshot.epoch:
+            what = "the log ends before it: older files were put back, or segments are missing"
+            raise layout.damage(snapshot.path, 0, what)
 
 
 def _snapshot_files(disk: Disk, folder: str) -> Iterator[tuple[int, bool]]:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from headgate.durability import format as layout
 from headgate.durability.commit import SLOT, Commit, CommitInfo
-from headgate.durability.decoding import accessing, decoding
+from headgate.durability.decoding import accessing, decoding, missing
 from headgate.durability.floor import Hold, hold, hold_for, read_floor
 from headgate.durability.format import Position
 from headgate.durability.frame import changes_in, commit_of, meta_of
@@ -80,9 +80,14 @@ class StoreReader:
 
     def last_epoch(self) -> int:
         """The newest published epoch, read anew at every call; 0 before the first commit."""
-        return self._head().epoch
+        return self.published().epoch
 
-    def _head(self) -> Position:
+    def require(self, snapshot: Snapshot) -> None:
+        """DamageError unless the snapshot is one of this log."""
+        self._log.require(snapshot.position, self.published(), snapshot.path)
+
+    def published(self) -> Position:
+        """The place behind the newest published epoch, read anew at every call."""
         path = os.path.join(self.path, layout.HEAD_NAME)
         with accessing(path):
             damaged = damaged_slots(self._disk, path)
@@ -145,6 +150,8 @@ class StoreReader:
                         "ended, or this process may not take one in the store's folder; read again"
                     ) from error
                 self._check_synced(error)
+                if isinstance(error, FileNotFoundError):
+                    raise missing(error, self.path) from error
                 raise
 
     def _check_synced(self, error: Exception) -> None:
@@ -165,12 +172,10 @@ class StoreReader:
                 return 0
             if epoch == self.first_epoch():
                 # The floor is a snapshot's epoch, and its own frame may be gone.
-                snapshot = Snapshot.open(self._disk, self._snapshots, epoch)
-                try:
+                with self._snapshot(epoch) as snapshot:
+                    self.require(snapshot)
                     return snapshot.slots().get(table, 0)
-                finally:
-                    snapshot.close()
-            frame = next(self._log.frames(self._log.locate(epoch), epoch))
+            frame = next(self._log.frames(self._log.locate(epoch), epoch, self.published()))
             with frame.decoding():
                 return int(meta_of(frame.payload)["slots"].get(table, 0))
 
@@ -192,7 +197,7 @@ class StoreReader:
             epoch = self._checked(table, epoch)
             replay = Replay(slot_range, columns)
             start = self._insert_snapshot(replay, table, epoch, slot_range)
-            for frame in self._log.frames(start, epoch):
+            for frame in self._log.frames(start, epoch, self.published()):
                 with frame.decoding():
                     self._apply(replay, table, frame)
             with decoding(os.path.join(self.path, layout.LOG_FOLDER), 0):
@@ -226,6 +231,9 @@ class StoreReader:
             )
         return last if epoch is None else epoch
 
+    def _snapshot(self, epoch: int) -> contextlib.closing[Snapshot]:
+        return contextlib.closing(Snapshot.open(self._disk, self._snapshots, epoch))
+
     def _insert_snapshot(
         self, replay: Replay, table: str, epoch: int, slot_range: tuple[int, int] | None
     ) -> Position:
@@ -233,15 +241,13 @@ class StoreReader:
         epochs = snapshot_epochs(self._disk, self._snapshots)
         for candidate in reversed([number for number in epochs if number <= epoch]):
             try:
-                snapshot = Snapshot.open(self._disk, self._snapshots, candidate)
-                try:
+                with self._snapshot(candidate) as snapshot:
                     batches = list(snapshot.batches(table, slot_range))
-                finally:
-                    snapshot.close()
             except (DamageError, FileNotFoundError):
                 # A damaged snapshot costs time, not data; one just removed has a newer heir, but
                 # maybe one beyond the epoch.
                 continue
+            self.require(snapshot)
             replay.reserve(snapshot.slots().get(table, 0))
             for batch in batches:
                 replay.insert(batch)
@@ -253,9 +259,9 @@ class StoreReader:
 
     def results(self, first_epoch: int, last_epoch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         """The recorded results of a range of published epochs, both ends included."""
-        last = self.last_epoch()
+        published = self.published()
         found = read_results(
-            self._disk, self.path, self._log, first_epoch, last_epoch, last, self._held_from
+            self._disk, self.path, self._log, first_epoch, last_epoch, published, self._held_from
         )
         return self._results(found)
 
@@ -271,7 +277,7 @@ class StoreReader:
             first, last = self.first_epoch() + 1, self.last_epoch()
             if first > last:
                 return
-            for frame in self._log.frames(self._log.locate(first), last):
+            for frame in self._log.frames(self._log.locate(first), last, self.published()):
                 yield _info(frame)
 
     def inputs(self) -> Iterator[Commit]:
@@ -281,7 +287,7 @@ class StoreReader:
             first, last = max(newest, self.first_epoch()) + 1, self.last_epoch()
             if first > last:
                 return
-            for frame in self._log.frames(self._log.locate(first), last):
+            for frame in self._log.frames(self._log.locate(first), last, self.published()):
                 with frame.decoding():
                     is_input = "input" in meta_of(frame.payload)
                     found = commit_of(frame.header, frame.payload) if is_input else None

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from headgate.durability import format as layout
 from headgate.durability.floor import Hold, hold
+from headgate.durability.format import Position
 from headgate.durability.frame import results_of
 from headgate.durability.scan import LogReader
 from headgate.durability.snapshot import newest_snapshot
@@ -26,7 +27,7 @@ def read_results(
     log: LogReader,
     first_epoch: int,
     last_epoch: int,
-    published: int,
+    published: Position,
     held_from: int | None = None,
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """The recorded results of a range of epochs; epochs that have none are left out.
@@ -44,11 +45,11 @@ def read_results(
             if found is not None:
                 held.release()
                 return iter([(first_epoch, pa.concat_batches(found))] if found else [])
-        _check_range(first_epoch, last_epoch, floor + 1, published)
+        _check_range(first_epoch, last_epoch, floor + 1, published.epoch)
     except BaseException:
         held.release()
         raise
-    return _results(held, log, first_epoch, last_epoch)
+    return _results(held, log, first_epoch, last_epoch, published)
 
 
 def _check_range(first_epoch: int, last_epoch: int, oldest: int, published: int) -> None:
@@ -61,10 +62,10 @@ def _check_range(first_epoch: int, last_epoch: int, oldest: int, published: int)
 
 
 def _results(
-    held: Hold, log: LogReader, first_epoch: int, last_epoch: int
+    held: Hold, log: LogReader, first_epoch: int, last_epoch: int, published: Position
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     with held:
-        for frame in log.frames(log.locate(first_epoch), last_epoch):
+        for frame in log.frames(log.locate(first_epoch), last_epoch, published):
             with frame.decoding():
                 batch = results_of(frame.payload)
             if batch is not None:

@@ -6,6 +6,7 @@ is recovered is durable before anyone hears of it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -194,6 +195,8 @@ def recover_store(
     """
     folder = os.path.join(path, layout.LOG_FOLDER)
     snapshots = os.path.join(path, layout.SNAPSHOT_FOLDER)
+    at = None if published is None else published.position
+    _check_snapshots(disk, snapshots, LogReader(disk, folder), at)
     state, damaged = _newest_snapshot(disk, snapshots, receiver)
     durable = state.position
     _check_reachable(disk, folder, durable, floor, damaged)
@@ -210,6 +213,17 @@ def recover_store(
     recovered, mark = state.recovered(), state.mark()
     replayed = (state.bytes, state.epochs)
     return Outcome(recovered, mark, *replayed, tail.torn, tuple(damaged), lost)
+
+
+def _check_snapshots(disk: Disk, folder: str, log: LogReader, published: Position | None) -> None:
+    """DamageError when one of the snapshots is not of this log."""
+    for epoch in snapshot_epochs(disk, folder):
+        try:
+            snapshot = Snapshot.open(disk, folder, epoch)
+        except DamageError:
+            continue  # not whole, so that no one begins with it
+        with contextlib.closing(snapshot):
+            log.require(snapshot.position, published, snapshot.path)
 
 
 def _newest_snapshot(

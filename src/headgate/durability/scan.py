@@ -141,6 +141,13 @@ class Cursor:
         self._step(header)
         return True
 
+    def follows(self) -> bool:
+        """Whether a frame that follows the one before this place begins here."""
+        try:
+            return self.enter() and self._header() is not None
+        except _BadBytes:
+            return False
+
     def enter(self) -> bool:
         """Be at the beginning of a frame; False when the log ends here."""
         if self._file is None and not self._open():
@@ -224,16 +231,27 @@ class LogReader:
 
     def segments(self) -> list[int]:
         """The first epochs of the segments, ascending."""
-        return layout.numbers_of(self._disk.list(self._folder), layout.SEGMENT_SUFFIX)
+        try:
+            names = self._disk.list(self._folder)
+        except FileNotFoundError as error:
+            raise layout.damage(self._folder, 0, "the folder of the log is missing") from error
+        return layout.numbers_of(names, layout.SEGMENT_SUFFIX)
 
-    def frames(self, start: Position, last_epoch: int) -> Iterator[Frame]:
-        """The frames after the start up to an epoch that is known to be durable."""
+    def frames(
+        self, start: Position, last_epoch: int, published: Position | None = None
+    ) -> Iterator[Frame]:
+        """The frames after the start up to an epoch that is known to be durable.
+
+        The frame that was published last must be the one that was published.
+        """
         cursor = Cursor(self._disk, self._folder, start)
         try:
             while cursor.position.epoch < last_epoch:
                 frame = cursor.next()
                 if frame is None:
                     raise _ends_early(cursor, last_epoch)
+                if published is not None and published.epoch == frame.header.epoch:
+                    _check_published(frame, published)
                 yield frame
         except _BadBytes as bad:
             raise bad.damage() from bad
@@ -254,6 +272,50 @@ class LogReader:
             if place >= len(offsets):
                 self._hop(segment, epoch, offsets, checksums)
             return Position(epoch - 1, segment, offsets[place], checksums[place])
+
+    def require(self, place: Position, published: Position | None, file: str) -> None:
+        """DamageError unless the log went through this place, at which the file's snapshot is.
+
+        Of a store and a copy that a plain `cp` made, both of one lineage, only this tells which one
+        a snapshot is of. Where the log is damaged or trimmed around the place, nothing is said.
+        """
+        at = None if published is None else (published.epoch, published.segment)
+        if published is not None and at == (place.epoch, place.segment):
+            found = published.checksum
+        elif self._goes_on(place):
+            return
+        else:
+            try:
+                found = self._behind(place).checksum
+            except DamageError:
+                return
+        if found != place.checksum:
+            what = (
+                f"the log has another frame of epoch {place.epoch} than the snapshot: files of two "
+                "histories (a store and a copy of it) were mixed; take out those copied here"
+            )
+            raise layout.damage(file, 0, what)
+
+    def _goes_on(self, place: Position) -> bool:
+        cursor = Cursor(self._disk, self._folder, place, _HOP_WINDOW_BYTES)
+        try:
+            return cursor.follows()
+        finally:
+            cursor.close()
+
+    def _behind(self, place: Position) -> Position:
+        """Where the frame of that epoch ends, or the segment after it begins."""
+        cursor = Cursor(self._disk, self._folder, self.locate(place.epoch), _HOP_WINDOW_BYTES)
+        try:
+            if not cursor.skip():
+                raise _ends_early(cursor, place.epoch)
+            if _is_empty(place):
+                cursor.enter()
+            return cursor.position
+        except _BadBytes as bad:
+            raise bad.damage() from bad
+        finally:
+            cursor.close()
 
     def _hop(self, segment: int, epoch: int, offsets: array[int], checksums: array[int]) -> None:
         """Extend a segment's known places up to the epoch."""
@@ -403,6 +465,13 @@ def _whole_header(file: File, offset: int) -> FrameHeader | None:
     whole = payload.size == header.payload_length
     is_right = layout.frame_checksum(payload, covered, header.previous) == header.checksum
     return header if whole and is_right else None
+
+
+def _check_published(frame: Frame, published: Position) -> None:
+    """At the beginning of a segment the place has the checksum of that, not of the frame."""
+    if frame.end.segment == published.segment and frame.end != published:
+        what = f"epoch {frame.header.epoch} is not the frame that was published"
+        raise layout.damage(frame.file, frame.offset, what)
 
 
 def _ends_early(cursor: Cursor, epoch: int) -> _BadBytes:

@@ -148,7 +148,11 @@ def _write_inlet(writer: _SnapshotWriter, inlet: Inlet) -> dict[str, Any]:
 
 def snapshot_epochs(disk: Disk, folder: str) -> list[int]:
     """The epochs of the snapshots in a folder, ascending."""
-    return layout.numbers_of(disk.list(folder), layout.SNAPSHOT_SUFFIX)
+    try:
+        names = disk.list(folder)
+    except FileNotFoundError:
+        return []  # a writer makes the folder anew; without one a log must be whole
+    return layout.numbers_of(names, layout.SNAPSHOT_SUFFIX)
 
 
 def newest_snapshot(disk: Disk, folder: str) -> Snapshot | None:
@@ -187,6 +191,10 @@ class Snapshot:
         except BaseException:
             file.close()
             raise
+
+    @property
+    def path(self) -> str:
+        return self._file.path
 
     def close(self) -> None:
         for file in (self._file, *self._others.values()):

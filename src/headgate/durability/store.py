@@ -372,8 +372,8 @@ class Store:
     def results(self, first_epoch: int, last_epoch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         """The recorded results of a range of published epochs, both ends included."""
         self.check_running()
-        last = self._published_at.epoch
-        return read_results(self._disk, self.path, self._reader, first_epoch, last_epoch, last)
+        at = self._published_at
+        return read_results(self._disk, self.path, self._reader, first_epoch, last_epoch, at)
 
     def log_bytes(self) -> int:
         """How much log was replayed when the store was opened and written since."""

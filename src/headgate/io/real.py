@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import secrets
+import stat
 import time
 import weakref
 
@@ -48,7 +50,14 @@ class RealFile:
 
     def __init__(self, path: str, mode: OpenMode) -> None:
         self.path = path
-        self._descriptor = os.open(path, _FLAGS[mode] | os.O_CLOEXEC, 0o644)
+        # What is no file, as a pipe, must not keep who opens it waiting.
+        self._descriptor = os.open(path, _FLAGS[mode] | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
+        kind = os.fstat(self._descriptor).st_mode
+        if not stat.S_ISREG(kind):
+            os.close(self._descriptor)
+            if stat.S_ISDIR(kind):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+            raise OSError(errno.EINVAL, "it is no file", path)
 
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
 from headgate.errors import DeclarationError, not_among
-from headgate.state.schema import ColumnType, Schema, default_value
+from headgate.state.schema import ColumnType, Schema, default_value, require_text
 
 _TOKEN = re.compile(
     r"""\s*(?:
@@ -72,6 +72,7 @@ def parse_check(text: str, schema: Schema, where: str) -> Check:
     if not isinstance(given, str):
         kind = type(given).__name__
         raise DeclarationError(f"{where}: it is a text such as 'balance >= 0', not {kind}")
+    require_text(text, where)
     return Check(text, _Parser(text, schema, where).whole())
 
 

@@ -145,6 +145,17 @@ def has_struct(kind: ColumnType) -> bool:
     return bool(kind.fields) or (kind.element is not None and has_struct(kind.element))
 
 
+def require_text(text: str, where: str) -> None:
+    """Refuse what no file can hold: half of a surrogate pair is a part of no character."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DeclarationError(
+            f"{where}: character {error.start + 1} of {text!a} is no Unicode character "
+            "(a lone surrogate)"
+        ) from error
+
+
 def refuse_twins(names: Iterable[str], what: str, where: str) -> None:
     """Refuse names that differ in case only: to Spark and to DuckDB they are one."""
     known: dict[str, str] = {}
@@ -179,6 +190,7 @@ class Schema:
             raise DeclarationError(
                 f"{where}: a schema is a DDL string such as 'id bigint, balance double', not {kind}"
             )
+        require_text(ddl, where)
         columns = tuple(_parse_column(text, where) for text in split_list(ddl) if text.strip())
         if not columns:
             raise DeclarationError(

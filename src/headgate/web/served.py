@@ -218,7 +218,7 @@ class ServedStore:
             store = self._fresh()
             with store.hold():
                 found, at = gather_store(store, (), epoch)
-                for name in named_in(query, [*tables_of(store), RESULTS]):
+                for name in named_in(query, [*tables_of(store, at), RESULTS]):
                     found[name] = self._read(store, name, at)
             return found, at
 

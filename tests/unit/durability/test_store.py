@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ import pytest
 
 from headgate.durability import Commit, Inlet, Store
 from headgate.durability import frame as frame_module
-from headgate.errors import InputError, InvariantError, LockedError, StoreError
+from headgate.durability.scan import LogReader
+from headgate.errors import DamageError, InputError, InvariantError, LockedError, StoreError
 from headgate.io import RealDisk
 from tests.unit.durability.conftest import Place
 
@@ -363,3 +365,20 @@ def test_the_lock_names_its_process_and_dies_with_it(tmp_path: Path) -> None:
         holder.kill()
         holder.wait()
     Store.open(path, RealDisk()).close()
+
+
+def test_a_place_is_of_its_log_also_at_the_beginning_of_a_segment(place: Place) -> None:
+    """There it has the checksum of the segment's header, and nothing may follow it."""
+    store = place.store()
+    store.commit(commit(1, {0: 1}))
+    assert store._log is not None
+    ends = store._log.position
+    store._log.begin_segment()
+    begins = store._log.position
+    store._log.close()
+    log = LogReader(place.disk, f"{place.path}/log")
+    for spot in (ends, begins):
+        log.require(spot, None, "x")
+        with pytest.raises(DamageError, match="another frame of epoch 1"):
+            log.require(replace(spot, checksum=7), None, "x")
+    log.require(replace(ends, epoch=9), None, "x")  # of what is not there nothing is said

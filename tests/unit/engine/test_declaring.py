@@ -225,3 +225,30 @@ TRANSACTIONS: dict[str, tuple[Callable[[], Any], str]] = {
 def test_a_bad_transaction(what: str) -> None:
     attempt, words = TRANSACTIONS[what]
     assert refusal(hg.DeclarationError, attempt) == words
+
+
+LONE = "\ud800"
+
+
+def nothing(event: hg.Event) -> None:
+    pass
+
+
+UNWRITABLE: dict[str, Callable[[], object]] = {
+    "default": lambda: hg.Table("t", f"id bigint, w string DEFAULT '{LONE}'", key="id"),
+    "column": lambda: hg.Table("t", f"id bigint, `w{LONE}` string", key="id"),
+    "check": lambda: hg.Table("t", "id bigint, w string", key="id", check=f"w <> '{LONE}'"),
+    "event": lambda: hg.transaction(event=f"`id{LONE}` bigint")(nothing),
+    "migration": lambda: hg.Migration(f"n{LONE}"),
+    "added column": lambda: hg.Migration("n").add_column("t", f"w string DEFAULT '{LONE}'"),
+    "new default": lambda: hg.Migration("n").set_default("t", "w", LONE),
+    "new name": lambda: hg.Migration("n").rename_column("t", "w", LONE),
+    "new check": lambda: hg.Migration("n").set_check("t", f"w <> '{LONE}'"),
+    "new key": lambda: hg.Migration("n").add_unique("t", ["w", LONE]),
+}
+
+
+@pytest.mark.parametrize("what", UNWRITABLE)
+def test_a_text_that_no_file_can_hold_is_refused_where_it_is_declared(what: str) -> None:
+    with pytest.raises(hg.DeclarationError, match="lone surrogate"):
+        UNWRITABLE[what]()

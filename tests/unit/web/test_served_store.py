@@ -87,6 +87,25 @@ def test_a_store_that_was_moved_away_is_not_there_for_now(
     assert "there again" in caplog.text
 
 
+@pytest.mark.parametrize("step", ["renamed", "dropped"])
+def test_the_past_has_the_tables_of_then(store: Path, step: str) -> None:
+    """A table that was renamed or dropped is there, with its rows, at the epochs before."""
+    migration = hg.Migration("later")
+    if step == "renamed":
+        migration = migration.rename_table("counts", "totals")
+    else:
+        migration = migration.drop_table("counts")
+
+    async def ask(client: httpx.AsyncClient) -> list[Any]:
+        past = {**QUERY, "epoch": 1}
+        before = await client.post("/sql", json=past)
+        hg.migrate(store, [migration])
+        after = await client.post("/sql", json=past)
+        return [before.json()["rows"], after.json()["rows"]]
+
+    assert asked(store, ask) == [[[2]], [[2]]]
+
+
 def test_who_follows_a_store_that_goes_away_is_let_go(store: Path) -> None:
     served = ServedStore(store)
 
