@@ -78,6 +78,29 @@ def recorded_names(streams: Mapping[str, Any], name: str) -> list[tuple[str, int
     return [(name, max(ended, default=0), None)]
 
 
+Origin = tuple[str, int]  # a stream by the first name it had, and the epoch from which on it had it
+
+
+def origin_of(streams: Mapping[str, Any], name: str, epoch: int) -> Origin | None:
+    """The stream that had a name which none has any more; None when none ever had it.
+
+    Of several it is the one that had it at an epoch, or was the last before to get it.
+    """
+    had = [
+        (first <= epoch, first if first <= epoch else -first, other)
+        for other, one in streams.items()
+        for recorded, first, _ in one.get("names", ())
+        if recorded == name
+    ]
+    return recorded_names(streams, max(had)[2])[0][:2] if had else None
+
+
+def name_of(streams: Mapping[str, Any], origin: Origin) -> str:
+    """What a stream is called among those declared, whatever names it had before."""
+    found = (name for name in streams if recorded_names(streams, name)[0][:2] == origin)
+    return next(found, origin[0])
+
+
 def slots_of(reader: StoreReader, name: str, epoch: int) -> int:
     """One more than the highest slot that a table has used up to an epoch."""
     described = require_table(reader.declared(epoch).get("tables", {}), name, f"epoch {epoch}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
 from typing import Any
@@ -18,15 +19,17 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headgate.calling import Call
+from headgate.durability import StoreReader
 from headgate.errors import InputError, not_among
 from headgate.query.limits import Limit
+from headgate.query.stored import Origin, origin_of, recorded_names
 from headgate.state.schema import Schema
 from headgate.web import metrics as counting
 from headgate.web.answers import JSON, Answer, chosen_media, encode, plain
 from headgate.web.bodies import read_json, read_parameters, sent_parameters
 from headgate.web.collector import Collector
 from headgate.web.door import Door, header, read_body
-from headgate.web.following import Following, read_place
+from headgate.web.following import Following, Place, read_place
 from headgate.web.limits import Limits
 from headgate.web.openapi import EVENTS, KEY_HEADER, KEY_PATTERN, make_document
 from headgate.web.origins import Origins
@@ -241,17 +244,28 @@ class Application:
         """Results as server-sent events."""
         name = request.path_params.get("name")
         known = {**self._served.streams, **self._served.transactions}
-        if name is not None and name not in known:
-            raise Refusal(404, "no_transaction", f"no transaction {name!r} has results")
         _refuse_query(request, "after")
         if self._metrics.followers >= self._limits.followers_max:
             raise busy("clients that follow")
         reader = self._served.reader()
         text = header(request.scope, b"last-event-id") or request.query_params.get("after")
         place = read_place(text, reader)
-        events = self._followed(self._following.events(self._served, name, place))
+        origin = None if name is None else self._origin(name, known, reader, place)
+        events = self._followed(self._following.events(self._served, origin, place))
         headers = {"cache-control": "no-store", "headgate-place": str(place)}
         return StreamingResponse(events, media_type=EVENTS, headers=headers)
+
+    def _origin(
+        self, name: str, known: Collection[str], reader: StoreReader, place: Place
+    ) -> Origin:
+        """The stream that a name means; Refusal when it never meant any."""
+        streams = reader.declared().get("streams", {})
+        if name in known:
+            return recorded_names(streams, name)[0][:2]
+        found = origin_of(streams, name, place.epoch)
+        if found is None:
+            raise Refusal(404, "no_transaction", f"no transaction {name!r} has results")
+        return found
 
     async def _followed(self, events: Any) -> Any:
         self._metrics.followers += 1

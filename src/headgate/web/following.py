@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from headgate.durability import StoreReader
 from headgate.errors import HeadgateError, InputError
-from headgate.query.stored import ALL_STREAMS, of_stream
+from headgate.query.stored import ALL_STREAMS, Origin, name_of, of_stream
 from headgate.web.answers import encode, plain
 from headgate.web.refusals import Refusal, refusal_of
 from headgate.web.served import Served
@@ -82,10 +82,11 @@ class Following:
         self._is_ending = True
 
     async def events(
-        self, served: Served, transaction: str | None, place: Place
+        self, served: Served, origin: Origin | None, place: Place
     ) -> AsyncIterator[bytes]:
         """Events for ever, with a comment now and then, for proxies and to notice who is gone.
 
+        Whom a migration gives another name is followed on under that.
         They end when the store is not there for now: who follows asks again, and is told then.
         """
         loop, reader = asyncio.get_running_loop(), served.reader()
@@ -101,7 +102,7 @@ class Following:
                     await asyncio.sleep(POLL_SECONDS)
                     continue
                 piece = await loop.run_in_executor(
-                    self._threads, read_piece, reader, transaction, place, last
+                    self._threads, read_piece, reader, origin, place, last
                 )
             except HeadgateError as error:
                 if _is_there(served):
@@ -129,13 +130,13 @@ def _failure(error: HeadgateError) -> bytes:
     return b"event: error\ndata: " + body + b"\n\n"
 
 
-def read_piece(reader: StoreReader, transaction: str | None, place: Place, last: int) -> Piece:
+def read_piece(reader: StoreReader, origin: Origin | None, place: Place, last: int) -> Piece:
     """The next results behind a place, not too many at once."""
     first = place.epoch if place.position != _END else place.epoch + 1
     last = min(last, first + PIECE_EPOCHS - 1)
     events: list[bytes] = []
-    stream = ALL_STREAMS if transaction is None else transaction
     streams = reader.declared().get("streams", {})
+    stream = ALL_STREAMS if origin is None else name_of(streams, origin)
     for epoch, batch in reader.results(first, last):
         after = place.position if epoch == place.epoch else -1
         found = of_stream(batch, stream, streams, epoch)

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import orjson
 import pytest
 
 import headgate as hg
 from headgate.durability import StoreReader
 from headgate.errors import InputError
+from headgate.query.stored import name_of, origin_of
 from headgate.web import following
+from headgate.web.application import Application
 from headgate.web.following import Place, read_piece, read_place
+from headgate.web.limits import Limits
 from headgate.web.refusals import Refusal
+from headgate.web.served import ServedStore
+from headgate.web.tokens import Tokens
 
 accounts = hg.Table("accounts", "id bigint, count bigint", key="id")
 
@@ -58,7 +66,8 @@ def all_places(reader: StoreReader, transaction: str | None, place: Place) -> li
     found: list[tuple[int, int]] = []
     last = reader.last_epoch()
     while place < Place(last):
-        piece = read_piece(reader, transaction, place, last)
+        origin = None if transaction is None else (transaction, 0)
+        piece = read_piece(reader, origin, place, last)
         assert place < piece.place
         found += places(piece.events)
         place = piece.place
@@ -109,3 +118,93 @@ def test_what_was_removed_is_refused(tmp_path: Path) -> None:
             read_place("1", reader)
         assert refused.value.status == 410
         assert all_places(reader, None, read_place("earliest", reader))
+
+
+def named(name: str) -> hg.Transaction:
+    def count(event: Any, account: Any = accounts.at("id", create=True)) -> Any:
+        account.count += 1
+
+    count.__name__ = name
+    return hg.transaction(event="id bigint", compiled=False)(count)
+
+
+RENAMED = hg.Migration("names").rename_transaction("buy", "purchase")
+
+
+def served(path: Path, ask: Callable[[Application, httpx.AsyncClient], Awaitable[Any]]) -> Any:
+    async def work() -> Any:
+        application = Application(ServedStore(path), Tokens(None), Limits(), "0")
+        transport = httpx.ASGITransport(application.door(), raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            found = await asyncio.wait_for(ask(application, client), 30)
+        application.close()
+        return found
+
+    return asyncio.run(work())
+
+
+async def followed(client: httpx.AsyncClient, path: str, ending: Application) -> list[Any]:
+    """What is told up to now: the server ends, and with it the answer."""
+    asking = asyncio.create_task(client.get(path))
+    await asyncio.sleep(0.5)
+    ending.end()
+    rows = [line[6:] for line in (await asking).text.splitlines() if line.startswith("data: ")]
+    return [(row["epoch"], row["transaction"]) for row in map(orjson.loads, rows)]
+
+
+def test_a_transaction_is_followed_on_under_its_new_name(tmp_path: Path) -> None:
+    path = tmp_path / "bank"
+    with hg.open(path, tables=[accounts], transactions=[named("buy")]) as engine:
+        engine.call("buy", id=1)
+
+    async def ask(application: Application, client: httpx.AsyncClient) -> list[Any]:
+        asking = asyncio.create_task(
+            followed(client, "/transactions/buy/results?after=0", application)
+        )
+        await asyncio.sleep(0.2)  # it follows, and has what there is
+        made = [named("purchase"), named("buy")]
+        with hg.open(path, tables=[accounts], transactions=made, migrations=[RENAMED]) as engine:
+            engine.call("purchase", id=1)
+            engine.call("buy", id=1)  # another one, which only has the name
+        return await asking
+
+    assert served(path, ask) == [(1, "buy"), (3, "purchase")]
+
+
+@pytest.mark.parametrize(
+    ("name", "after", "expected"),
+    [
+        ("buy", "0", [(1, "buy"), (3, "purchase")]),
+        ("buy", "1/0", [(3, "purchase")]),  # as a client asks again whose connection ended
+        ("buy", "2", [(3, "purchase")]),
+        ("purchase", "0", [(1, "buy"), (3, "purchase")]),
+        ("sell", "0", None),
+    ],
+)
+def test_who_asks_by_the_name_of_before_gets_the_same_results(
+    tmp_path: Path, name: str, after: str, expected: Any
+) -> None:
+    path = tmp_path / "bank"
+    with hg.open(path, tables=[accounts], transactions=[named("buy")]) as engine:
+        engine.call("buy", id=1)
+    made = [named("purchase")]
+    with hg.open(path, tables=[accounts], transactions=made, migrations=[RENAMED]) as engine:
+        engine.call("purchase", id=1)
+    asked = f"/transactions/{name}/results?after={after}"
+    if expected is None:
+        assert served(path, lambda _, client: client.get(asked)).status_code == 404
+    else:
+        found = served(path, lambda ending, client: followed(client, asked, ending))
+        assert found == expected
+
+
+def test_a_name_that_several_streams_had_means_the_one_of_that_epoch() -> None:
+    streams = {
+        "a": {"names": [["buy", 0, 4], ["a", 5, None]]},
+        "b": {"names": [["buy", 5, 8], ["b", 9, None]]},
+    }
+    assert origin_of(streams, "buy", 3) == ("buy", 0)
+    assert origin_of(streams, "buy", 7) == origin_of(streams, "buy", 20) == ("buy", 5)
+    assert [name_of(streams, ("buy", 0)), name_of(streams, ("buy", 5))] == ["a", "b"]
+    assert name_of({**streams, "buy": {}}, ("buy", 9)) == "buy"
+    assert origin_of(streams, "sell", 3) is None
