@@ -182,8 +182,8 @@ class Draft:
 
     def drop_unique(self, columns: Columns) -> None:
         if columns not in self.unique:
-            known = "; ".join(_said(one) for one in self.unique) or "nothing"
-            raise DeclarationError(f"{self.where}: {_said(columns)} is not unique, but {known}")
+            known = _known("unique", self.unique)
+            raise DeclarationError(f"{self.where}: {_said(columns)} is not unique; {known}")
         self.unique.remove(columns)
 
     def add_reference(self, columns: Columns, parent: str) -> None:
@@ -195,13 +195,20 @@ class Draft:
     def drop_reference(self, columns: Columns) -> None:
         found = [one for one in self.references if one[0] == columns]
         if not found:
-            known = "; ".join(_said(one) for one, _ in self.references) or "nothing"
-            raise DeclarationError(f"{self.where}: {_said(columns)} is no reference, but {known}")
+            known = _known("a reference", [one for one, _ in self.references])
+            raise DeclarationError(f"{self.where}: {_said(columns)} is no reference; {known}")
         self.references.remove(found[0])
 
 
 def _said(columns: Sequence[str]) -> str:
     return repr(columns[0] if len(columns) == 1 else tuple(columns))
+
+
+def _known(what: str, found: Sequence[Columns]) -> str:
+    if not found:
+        return f"no columns of this table are {what}"
+    is_one = len(found) == 1
+    return f"{', '.join(map(_said, found))} {'is' if is_one else 'are'} {what}"
 
 
 @dataclass

@@ -33,7 +33,8 @@ from headgate.io import Clock, Disk, RealClock
 from headgate.journal import Journal
 from headgate.migrations import Migration, Rows, code_of, meaning_of
 from headgate.query.stored import recorded_names
-from headgate.state.integrity import violations
+from headgate.state.constraint import Unique
+from headgate.state.integrity import twins, violations
 from headgate.state.rows import Rows as TableRows
 from headgate.state.schema import Schema
 from headgate.state.storage import Storage
@@ -305,6 +306,8 @@ def _try_all(
         check_format(version)
         pending = pending_of(version, migrations)
         check_result(version, pending, tables)
+        if pending:
+            _refuse_inputs([one.epoch for one in reader.inputs()])
         chains = [pending[: count + 1] for count in range(len(pending))]
         trials = [
             replace(Attempt(reader, chain, epoch).trial(), epoch=epoch + len(chain))
@@ -405,6 +408,9 @@ class Attempt:
                 found += _breach(rows, f"check failed: {table.check.text}", slots)
             for constraint in table.constraints:
                 if {constraint.table, getattr(constraint, "parent", name)} & set(nulls):
+                    continue
+                if isinstance(constraint, Unique):
+                    found += _shared(rows, constraint)
                     continue
                 slots = violations(placed, constraint)
                 found += _breach(rows, constraint.reason, slots)
@@ -507,6 +513,21 @@ def _breach(rows: TableRows, why: str, slots: np.ndarray) -> list[str]:
         return []
     keys = [rows.key_text(int(slot)) for slot in slots[:OFFENDERS_SHOWN]]
     return [_said(rows.table.name, why, keys, len(slots))]
+
+
+def _shared(rows: TableRows, constraint: Unique) -> list[str]:
+    """The values that several rows share, each with the rows that have it."""
+    groups, values, count = twins(rows, constraint, OFFENDERS_SHOWN)
+    if not groups:
+        return []
+    told = []
+    for slots in groups:
+        keys = [rows.key_text(int(slot)) for slot in slots[:OFFENDERS_SHOWN]]
+        more = f" and {len(slots) - len(keys):,} more" if len(slots) > len(keys) else ""
+        told.append(f"{rows.text(int(slots[0]), constraint.columns)} in {' | '.join(keys)}{more}")
+    more = f"; and {values - len(told):,} more values" if values > len(told) else ""
+    what = f"{count:,} rows share {'a value' if values == 1 else f'{values:,} values'}"
+    return [f"table {rows.table.name!r}: {constraint.reason}: {what}: {'; '.join(told)}{more}"]
 
 
 def _said(table: str, why: str, keys: Sequence[str], count: int) -> str:

@@ -19,6 +19,7 @@ Migration('2026-11 wider balances')
 from __future__ import annotations
 
 import ast
+import copy
 import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,16 +27,23 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from headgate.drafts import Columns, Drafts
+from headgate.drafts import Columns, Draft, Drafts
 from headgate.durability import SLOT
-from headgate.errors import DeclarationError, InputError, shown
+from headgate.errors import DeclarationError, HeadgateError, InputError, shown
 from headgate.query.sql import run_sql
+from headgate.query.stability import unstable_in
 from headgate.state.fitting import fit
 from headgate.state.objects import NULL_FAULT
 from headgate.state.schema import Column, Schema, logical_value, require_text, split_list
 from headgate.state.table import Table
 
+_NO_VALUE = "value= is an SQL expression over the columns of a row, as in 'price * 2'"
+_ONE_EACH = (
+    "value= must give one value for each row, from that row; what is summed up over all rows goes "
+    "into a query of its own: '(select sum(n) from t)'"
+)
 Rows = dict[str, pa.Table]  # "__slot" and the columns of some tables, by name
 
 
@@ -87,35 +95,86 @@ class AddColumn:
         return columns[0]
 
     def declare(self, drafts: Drafts) -> None:
-        drafts[self.table].add(self.parsed, self.value, self.after, self.first)
+        if self.after is not None and self.first:
+            raise DeclarationError(
+                "after= and first=True are two places: name the column it comes after, or say "
+                "that it comes first"
+            )
+        draft, given = drafts[self.table], self._said
+        if given is not None:
+            query, names = self._query(given), [one.name for one in draft.columns]
+            unstable = unstable_in(query, names)
+            if unstable is not None:
+                raise DeclarationError(
+                    f"value= must be the same whenever it is computed, and {unstable} is not: the "
+                    "dry run would show other rows; write a literal, as in TIMESTAMP '2026-01-31'"
+                )
+        draft.add(self.parsed, given, self.after, self.first)
+
+    @property
+    def _said(self) -> str | None:
+        """The value as SQL, if there is one; DeclarationError for what is no SQL."""
+        given: Any = self.value
+        if given is not None and (not isinstance(given, str) or not given.strip()):
+            raise DeclarationError(f"{_NO_VALUE}, not {shown(given)}")
+        return self.value
+
+    def _query(self, value: str, first: str = "") -> str:
+        return f'select {first}(\n{value}\n) as value from "{self.table}"'
 
     def convert(self, rows: Rows) -> None:
         if self.table not in rows:
             return
         found, column = rows[self.table], self.parsed
         if self.value is not None:
-            array = self._computed(found, column)
+            array = self._computed(found, column, self.value)
         else:
             fill = pa.scalar(logical_value(column.type, column.default), column.type.arrow)
             array = pa.repeat(fill, found.num_rows)
         rows[self.table] = found.append_column(column.name, array)
 
-    def _computed(self, found: pa.Table, column: Column) -> pa.Array:
+    def _computed(self, found: pa.Table, column: Column, value: str) -> pa.Array:
         """The value of each row, by DuckDB; nothing is rounded to fit."""
-        where = f"add_column {column.name!r} to {self.table!r}: value={self.value!r}"
-        query = f'select "{SLOT}", (\n{self.value}\n) as value from "{self.table}"'
-        answer = run_sql(query, {self.table: found}, None).arrow().sort_by(SLOT)
+        self._ask(self._query(value), found.slice(0, 0).drop_columns([SLOT]))
+        answer = self._ask(self._query(value, f'"{SLOT}", '), found).sort_by(SLOT)
         if not answer.column(SLOT).equals(found.column(SLOT)):
-            raise InputError(f"{where} must give one value for each row")
+            raise InputError(_ONE_EACH)
+        computed = answer.column("value").combine_chunks()
+        if pa.types.is_struct(computed.type) and not computed.type.num_fields:
+            raise InputError(f"{_NO_VALUE}, not only a comment")
         try:
-            computed = answer.column("value").combine_chunks()
             if column.type.kind == "float" and pa.types.is_floating(computed.type):
-                faults = fit(computed, column.type, where).faults
+                faults = fit(computed, column.type, "value").faults
                 if faults is not None and faults.max(initial=0) > NULL_FAULT:
                     raise pa.ArrowInvalid("a value is out of range")
-            return computed.cast(column.type.arrow)
+            made = computed.cast(column.type.arrow)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise InputError(f"{where} is not a {column.type} in every row: {error}") from None
+            raise InputError(f"value= is not a {column.type} in every row: {error}") from None
+        _refuse_rounded(computed, made, column)
+        return made
+
+    def _ask(self, query: str, rows: pa.Table) -> pa.Table:
+        """What DuckDB answers; InputError without the words of a query that nobody wrote."""
+        try:
+            return run_sql(query, {self.table: rows}, None).arrow()
+        except InputError as error:
+            told = str(error).removeprefix("the query cannot run: ").splitlines()[0]
+            if SLOT in told and SLOT in rows.column_names:  # beside what sums all rows up
+                raise InputError(_ONE_EACH) from None
+            raise InputError(f"value= cannot be computed: {told}") from None
+
+
+def _refuse_rounded(computed: pa.Array, made: pa.Array, column: Column) -> None:
+    """Refuse floats for a decimal that are not the floats closest to one of its digits."""
+    if not (pa.types.is_floating(computed.type) and pa.types.is_decimal(made.type)):
+        return
+    differs = pc.not_equal(made.cast(pa.float64()), computed.cast(pa.float64()))
+    if pc.any(differs).as_py():
+        one = computed.filter(differs)[0].as_py()
+        raise InputError(
+            f"value= is not exact as a {column.type} in every row, as with {one!r}: nothing is "
+            f"rounded by itself; say how, as in round(..., {column.type.scale})"
+        )
 
 
 @dataclass(frozen=True)
@@ -324,6 +383,15 @@ def _spaced(text: str) -> str:
     return " ".join(one if one[0] in "'\"`$" else one.lower() for one in tokens)
 
 
+def _fault_of(draft: Draft) -> DeclarationError | None:
+    """Why a draft is no table, if it is none."""
+    try:
+        draft.table()
+    except DeclarationError as error:
+        return error
+    return None
+
+
 @dataclass(frozen=True, repr=False)
 class Migration:
     """Changes to the declarations of a store, applied once and together, as one epoch.
@@ -337,9 +405,10 @@ class Migration:
     steps: tuple[Step, ...] = ()
 
     def __post_init__(self) -> None:
-        if not str(self.name).strip():
+        given: Any = self.name
+        if not isinstance(given, str) or not given.strip():
             raise DeclarationError(
-                f"a migration has a name that tells it from others, not {self.name!r}"
+                f"a migration has a name that tells it from others, a text, not {shown(given)}"
             )
 
         require_text(str(self.name), "a migration's name")
@@ -415,20 +484,37 @@ class Migration:
         """Change the drafts; DeclarationError that names the migration where a step cannot be."""
         if not self.steps:
             raise DeclarationError(f"the migration {self.name!r} changes nothing")
-        step: Step | None = None
-        try:
-            for step in self.steps:
+        before = copy.deepcopy(drafts)
+        for step in self.steps:
+            try:
                 step.declare(drafts)
-            for draft in drafts.tables.values():
-                draft.table()
-        except DeclarationError as error:
-            at = "" if step is None else f" at {code_of(step)}"
-            raise DeclarationError(f"migration {self.name!r}{at}: {error}") from None
+            except DeclarationError as error:
+                raise self._refused(step, error) from None
+        for draft in drafts.tables.values():
+            fault = _fault_of(draft)
+            if fault is not None:
+                raise self._refused(self._culprit(before, draft.origin), fault)
+
+    def _refused(self, step: Step, error: HeadgateError) -> HeadgateError:
+        return type(error)(f"migration {self.name!r} at {code_of(step)}: {error}")
+
+    def _culprit(self, drafts: Drafts, origin: str) -> Step:
+        """The step since which a table cannot be: those behind it did not mend it."""
+        culprit: Step | None = None
+        for step in self.steps:
+            step.declare(drafts)
+            draft = next(one for one in drafts.tables.values() if one.origin == origin)
+            is_sound = _fault_of(draft) is None
+            culprit = None if is_sound else culprit or step
+        return culprit or self.steps[-1]
 
     def convert(self, rows: Rows) -> None:
         """Change the rows of some tables as the steps say."""
         for step in self.steps:
-            step.convert(rows)
+            try:
+                step.convert(rows)
+            except InputError as error:
+                raise self._refused(step, error) from None
 
     def record(self, epoch: int) -> dict[str, Any]:
         """What a store keeps of it once it is applied."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import keyword
 import math
 import re
+import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
@@ -21,7 +22,7 @@ _TOKEN = re.compile(
     (?P<number>\d+\.\d*(?:[eE][-+]?\d+)?|\.\d+|\d+(?:[eE][-+]?\d+)?)
     |(?P<text>'(?:[^']|'')*')
     |`(?P<quoted>[^`]+)`
-    |(?P<word>[A-Za-z_]\w*)
+    |(?P<word>[^\W\d]\w*)
     |(?P<sign><=|>=|<>|!=|==|[-+*/()<>=,])
     )""",
     re.VERBOSE,
@@ -35,7 +36,7 @@ _ONLY_EQUAL = "texts are compared with =, <> and IN only"
 _HINTS = {
     "&&": "write AND",
     "||": "write OR",
-    '"': "write a text in single quotes, a column without quotes",
+    '"': "write a text in single quotes, a column without quotes or in backticks: `order`",
     "%": "there is no remainder in a check; compute it in the transaction",
 }
 _KEYWORDS = {"and", "or", "not", "between", "in", "is", "null", "true", "false"}
@@ -103,11 +104,14 @@ def _is_syntax(word: str, following: re.Match[str] | None) -> bool:
     return is_call or (word in ("date", "timestamp") and following["text"] is not None)
 
 
+def _is_plain(name: str) -> bool:
+    """Whether a column is read without backticks."""
+    return bool(re.fullmatch(r"[^\W\d]\w*", name)) and name.lower() not in _KEYWORDS
+
+
 def renamed_in(text: str, old: str, new: str) -> str:
     """A check in which a column has another name."""
-    quoted = (
-        new if re.fullmatch(r"[A-Za-z_]\w*", new) and new.lower() not in _KEYWORDS else f"`{new}`"
-    )
+    quoted = new if _is_plain(new) else f"`{new}`"
     for name, first, last in reversed(names_in(text)):
         if name == old:
             text = text[:first] + quoted + text[last:]
@@ -147,7 +151,15 @@ class _Parser:
         return [*tokens, ("end", "", len(self.text))]
 
     def _fail(self, place: int, why: str) -> NoReturn:
-        raise DeclarationError(f"{self.where}: {why}: {self.text!r} at {self.text[place:]!r}")
+        meant = self._meant(place)
+        hint = f" (write the column {meant!r} in backticks: `{meant}`)" if meant else ""
+        raise DeclarationError(f"{self.where}: {why}{hint}: {self.text!r} at {self.text[place:]!r}")
+
+    def _meant(self, place: int) -> str | None:
+        """A column that stands here without the backticks that its name needs."""
+        rest = self.text[place:].lstrip().lower()
+        names = (name for name in self.schema.names if not _is_plain(name))
+        return next((name for name in names if rest.startswith(name.lower())), None)
 
     def _peek(self, *values: str) -> bool:
         kind, value, _ = self.tokens[self.place]
@@ -317,6 +329,7 @@ class _Parser:
             among = not_among(value, self.schema.names, "columns")
             self._fail(place, f"no column {value!r} ({among})")
         is_plain = value.isidentifier() and not keyword.iskeyword(value)
+        is_plain = is_plain and unicodedata.normalize("NFKC", value) == value  # as Python reads it
         source = f"row.{value}" if is_plain else f"getattr(row, {value!r})"
         return _Term(source, _KINDS.get(self.schema[value].type.kind, "number"))
 

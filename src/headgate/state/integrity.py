@@ -167,15 +167,29 @@ def _orphans(tables: Mapping[str, Rows], reference: Reference) -> np.ndarray:
 
 def violations(tables: Mapping[str, Rows], constraint: Constraint) -> np.ndarray:
     """The slots of all rows that break a constraint, ascending: of twins all but the first."""
-    rows = tables[constraint.table]
     if isinstance(constraint, Reference):
         return _orphans(tables, constraint)
+    slots, is_twin = _by_value(tables[constraint.table], constraint)
+    return np.sort(slots[1:][is_twin])
+
+
+def twins(rows: Rows, constraint: Unique, most: int) -> tuple[list[np.ndarray], int, int]:
+    """The slots that share a value which is unique, of some values; how many values and rows do."""
+    slots, is_twin = _by_value(rows, constraint)
+    run = np.concatenate([[False], is_twin, [False]])
+    firsts, lasts = np.flatnonzero(run[1:] & ~run[:-1]), np.flatnonzero(run[:-1] & ~run[1:])
+    shown = np.argsort(slots[firsts])[:most]
+    groups = [slots[firsts[place] : lasts[place] + 1] for place in shown]
+    return groups, len(firsts), int((lasts - firsts + 1).sum())
+
+
+def _by_value(rows: Rows, constraint: Unique) -> tuple[np.ndarray, np.ndarray]:
+    """All live slots by their values, and whether each has those of the one before it."""
     alive = np.flatnonzero((rows.words[: rows.count, 0] & 1) == 1)
     values = constraint_values(rows, constraint.columns)[:, alive]
     order = np.lexsort((alive, *values))
     sorted_values = values[:, order]
-    is_twin = (sorted_values[:, 1:] == sorted_values[:, :-1]).all(axis=0)
-    return np.sort(alive[order[1:][is_twin]])
+    return alive[order], (sorted_values[:, 1:] == sorted_values[:, :-1]).all(axis=0)
 
 
 def constraints_on(written: Iterable[Table], tables: Iterable[Table]) -> tuple[Constraint, ...]:

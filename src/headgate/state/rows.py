@@ -269,7 +269,11 @@ class Rows:
             self.words[slots, 0] = header
 
     def key_text(self, slot: int) -> str:
-        row = self.arrow(np.array([slot])).select(list(self.table.key)).to_pylist()[0]
+        return self.text(slot, self.table.key)
+
+    def text(self, slot: int, columns: Sequence[str]) -> str:
+        """Some columns of a row, for messages."""
+        row = self.arrow(np.array([slot])).select(list(columns)).to_pylist()[0]
         return ", ".join(f"{name}={value!r}" for name, value in row.items())
 
     def gather(self, slots: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:

@@ -383,6 +383,11 @@ def _parse_default(text: str, kind: ColumnType, where: str) -> int | float | str
 
 def default_value(kind: ColumnType, value: Any, where: str) -> int | float | str | bool:
     """A default as it is stored, from a DDL literal or a Python value."""
+    is_time = isinstance(value, str) and kind.kind == "timestamp"
+    if is_time and re.search(r"[.,]\d{6}0*[1-9]", value):  # Python would cut it off
+        raise DeclarationError(
+            f"{where}: {value!r} is more exact than a timestamp, which has microseconds"
+        )
     try:
         if isinstance(value, decimal.Decimal) and kind.kind in ("int", "bigint", "float", "double"):
             value = int(value) if value == int(value) and "int" in kind.kind else float(value)

@@ -277,7 +277,7 @@ def test_references_are_tested_against_both_tables(store: Path) -> None:
             "no value.*id=1",
         ),
         (hg.Migration("m").add_column("accounts", "a int", value="balance + 0.5"), "not a int"),
-        (hg.Migration("m").add_column("accounts", "a int", value="nonsense("), "cannot run"),
+        (hg.Migration("m").add_column("accounts", "a int", value="nonsense("), "syntax error"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

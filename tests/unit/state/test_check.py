@@ -168,3 +168,36 @@ def test_every_number_sql_reads_is_read(text: str) -> None:
 def test_what_no_check_can_compute_is_refused_at_the_declaration(text: str) -> None:
     with pytest.raises(hg.DeclarationError):
         parse_check(text, SCHEMA, "here")
+
+
+ODD = Schema.parse("id int, `order` int, `and` int, `y y` int, ü int, `ﬁ` int")
+TOLD = {
+    '"order" >= 0': "a column without quotes or in backticks: `order`",
+    "and >= 0": "write the column 'and' in backticks: `and`",
+    "id > 0 and and > 1": "write the column 'and' in backticks: `and`",
+    "y y >= 0": "write the column 'y y' in backticks: `y y`",
+    "id > y y": "write the column 'y y' in backticks: `y y`",
+}
+
+
+@pytest.mark.parametrize("text", TOLD)
+def test_a_name_that_needs_backticks_is_said_with_them(text: str) -> None:
+    with pytest.raises(hg.DeclarationError) as refused:
+        parse_check(text, ODD, "here")
+    assert TOLD[text] in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["ü < 3", "`ü` < 3", "order < 3", "`order` < 3", "`and` < 3", "`y y` < 3", "ﬁ < 3"]
+)
+def test_names_of_all_letters_are_read(text: str) -> None:
+    table = hg.Table("t", ODD.ddl, key="id", check=text)
+
+    @hg.transaction(event="id int, n int", compiled=False)
+    def put(event, row=table.at("id", create=True)):
+        for name in ("order", "and", "y y", "ü", "ﬁ"):
+            setattr(row, name, event.n)
+
+    with hg.open(None, tables=[table], transactions=[put]) as engine:
+        assert engine.call(put, id=1, n=2).committed
+        assert engine.call(put, id=1, n=3).reason == f"check failed: t: {text}"
