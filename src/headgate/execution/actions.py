@@ -63,9 +63,15 @@ def verdict(answer: Any, made: list[Abort]) -> str | None:
     return None
 
 
+DELETES = "hg.delete takes a row, as table.at(...) or one of table.each(...) gives it"
+
+
 def delete(row: Row) -> None:
     """Remove a row; it counts as missing for every transaction after this one."""
-    row.__headgate_delete__()
+    remove = getattr(type(row), "__headgate_delete__", None)
+    if remove is None:
+        raise TypeError(f"{DELETES}, not a {type(row).__name__}")
+    remove(row)
 
 
 def decimal(text: str) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headgate.execution.actions import verdict, watched
+from headgate.execution.actions import DELETES, verdict, watched
 from headgate.execution.exact import Exact
 from headgate.execution.integers import Int64
 from headgate.execution.keeper import Keeper
@@ -126,6 +126,8 @@ class RecordView:
     def __headgate_delete__(self) -> None:
         if self._read_only:
             raise TypeError(f"{self._label} was declared mode='read' and cannot be deleted")
+        if not any(field.is_key for field in self._layout.fields):  # an output
+            raise TypeError(f"{DELETES}, not {self._label}")
         self._record[0] &= ~np.int64(1)
 
     def _words(self) -> Any:
@@ -149,6 +151,9 @@ class EventView:
         self._columns = columns
         self._row = row
         self._pool = pool
+
+    def __headgate_delete__(self) -> None:
+        raise TypeError(f"{DELETES}, not the event")
 
     def __getattr__(self, name: str) -> Any:
         if name not in self._event:

@@ -540,10 +540,21 @@ def _bury(typing_context: Any, row: Any) -> Any:
     return types.void(row), generate
 
 
+def _called(kind: Any) -> str:
+    """What a value is to who wrote the function."""
+    if isinstance(kind, EventType | RecordType):
+        return str(kind.label)
+    if isinstance(kind, RowsType):
+        return "all rows of an each(...) at once: for row in rows: hg.delete(row)"
+    if isinstance(kind, types.Module):
+        return "a module"
+    return f"a value ({kind})"
+
+
 @overload(actions.delete, strict=False)
 def _delete(row: Any) -> Any:
     if not isinstance(row, RecordType) or not any(field[6] for field in row.fields):
-        raise Refusal(f"delete needs a row, not {row}{ALWAYS}")
+        raise Refusal(f"{actions.DELETES}, not {_called(row)}{ALWAYS}")
     if row.read_only:
         raise Refusal(f"{row.label} was declared mode='read', so it cannot be deleted{ALWAYS}")
     return lambda row: _bury(row)

@@ -104,25 +104,36 @@ class Disk(Protocol):
         ...
 
 
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # of one letter it is a drive of Windows
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")  # of one letter it is a drive of Windows
 
 
 def local_folder(path: str | os.PathLike[str]) -> str:
-    """The absolute path of a folder on this machine; InputError for an address of any scheme."""
+    """The absolute path of a folder on this machine; InputError for an address of any scheme.
+
+    `~` is the user's home, as in a shell.
+    """
     if not isinstance(path, (str, os.PathLike)):
         raise InputError(f"the path of a store is a text or a Path, not {shown(path)}")
     found = os.fspath(path)
     scheme = _SCHEME.match(found)
     if scheme:
-        word = scheme.group()[:-1]
-        plain = "; leave the scheme out" if word == "file:" else ""
+        word = scheme.group()
+        is_address = found.startswith("/", len(word))
+        plain = "" if is_address else f"; a folder that is called so is ./{found}"
+        plain = "; leave the scheme out" if word == "file:" else plain
         raise InputError(
             f"a store is a folder of this machine, not an address: {word} cannot be opened "
             f"({found}){plain}"
         )
     if not found or "\0" in found:
         raise InputError(f"{found!r} is not the path of a folder")
-    return os.path.abspath(found)
+    expanded = os.path.expanduser(found)
+    if expanded.startswith("~"):
+        raise InputError(
+            f"{found}: nobody here has the home {found.split(os.sep)[0]}; a folder that is called "
+            f"so is ./{found}"
+        )
+    return os.path.abspath(expanded)
 
 
 def write_fully(

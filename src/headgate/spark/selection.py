@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from headgate.durability.reader import StoreReader
 from headgate.errors import InputError
+from headgate.io import local_folder
 from headgate.query.stored import ALL_STREAMS, of_stream, read_table, slots_of
 from headgate.spark.columns import conform, merge_schemas
 from headgate.state.schema import Schema
@@ -146,7 +147,7 @@ def local_path(path: str | None) -> str:
             f"{path}: a store is a folder that every executor can open as a file, "
             f"not an address in {address.scheme}"
         )
-    return os.path.abspath(path)
+    return local_folder(path)
 
 
 def table_schema(store: StoreReader, table: str, epoch: int | None = None) -> Schema:

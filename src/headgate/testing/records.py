@@ -47,5 +47,7 @@ class View:
     def __headgate_delete__(self) -> None:
         if self._read_only:
             raise TypeError("a row that is only read cannot be deleted")
+        if not self._fixed:
+            raise TypeError("an output is no row and cannot be deleted")
         self._record.alive = False
         self._record.written = True

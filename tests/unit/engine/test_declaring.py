@@ -112,7 +112,7 @@ TABLES: dict[str, tuple[dict[str, Any], str]] = {
     "a check with double quotes": (
         {"check": 's = "new"'},
         "table 't': check: cannot read this (write a text in single quotes, a column without "
-        "quotes): 's = \"new\"' at ' \"new\"'",
+        "quotes or in backticks: `order`): 's = \"new\"' at ' \"new\"'",
     ),
     "a check that is a function": (
         {"check": len},

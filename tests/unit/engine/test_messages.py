@@ -503,3 +503,25 @@ def test_a_column_called_isolation_is_the_events_own() -> None:
             engine.call_once("k", note, **event),
         ]
     assert [one.seen for one in found] == ["splendid"] * 3
+
+
+@pytest.mark.parametrize(
+    ("chosen", "words"),
+    [(0, "the event"), (1, "a tuple"), (2, "the output of 'remove'"), (3, "a str")],
+)
+def test_what_is_no_row_is_not_deleted_by_plain_functions(chosen: int, words: str) -> None:
+    table = hg.Table("t", "id bigint", key="id")
+
+    @hg.transaction(event="id bigint, ids array<bigint>", compiled=False)
+    def remove(event, rows=table.each("ids"), out=hg.output("n bigint")):
+        out.n = 7
+        hg.delete((event, rows, out, "x")[chosen])
+
+    with hg.open(None, tables=[table], transactions=[remove]) as engine:
+        engine.load(table, [{"id": 1}])
+        found = engine.call(remove, id=1, ids=[1])
+    assert (found.outcome, found.reason) == (
+        "aborted",
+        "error: TypeError: hg.delete takes a row, as table.at(...) or one of table.each(...) "
+        f"gives it, not {words}",
+    )

@@ -28,19 +28,21 @@ PROGRAM: dict[str, Any] = {"tables": [accounts], "transactions": [add]}
 
 
 @pytest.mark.parametrize(
-    "address", ["s3a://bucket/bank", "file:///tmp/bank", "hdfs:/bank", "dbfs:/x", "a+b.c-d://x"]
-)
+    "address",
+    ["s3a://bucket/bank", "file:///tmp/bank", "hdfs:/bank", "dbfs:/x", "a+b.c-d://x", "file:zz",
+     "bank:2", "~nobody-here/zz"],
+)  # fmt: skip
 def test_an_address_of_any_scheme_is_refused_and_no_folder_made(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for opened in (hg.open, StoreReader.open, verify, lambda path: backup("x", path)):
-        with pytest.raises(InputError, match=r"not an address|no store"):
+        with pytest.raises(InputError, match=r"not an address|no store|nobody here"):
             opened(address)
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("name", ["C:bank", "c:/bank", "a:b", "bank:2"])
+@pytest.mark.parametrize("name", ["C:bank", "c:/bank", "a:b", "./bank:2", "./~", "2:b"])
 def test_a_drive_letter_or_a_colon_is_no_scheme(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -48,6 +50,21 @@ def test_a_drive_letter_or_a_colon_is_no_scheme(
     (tmp_path / "c:").mkdir()
     with hg.open(name, **PROGRAM) as engine:
         assert engine.epoch == 0
+
+
+@pytest.mark.parametrize("make", [str, Path])
+def test_a_tilde_is_the_home_as_in_a_shell(
+    make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "here").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path / "here")
+    with hg.open(make("~/bank"), **PROGRAM) as engine:
+        assert engine.path == str(tmp_path / "home" / "bank")
+    assert StoreReader.open(make("~/bank")).path == str(tmp_path / "home" / "bank")
+    assert not verify(make("~/bank")).damages
+    assert os.listdir(tmp_path / "here") == []
 
 
 @pytest.mark.parametrize("path", [None, "bank"])

@@ -86,9 +86,27 @@ def read_only_deleted(event, row=accounts.at("id", mode="read")):
     hg.delete(row)  # here
 
 
-@refused("delete needs a row")
+A_ROW = "hg.delete takes a row, as table.at(...) or one of table.each(...) gives it, not "
+
+
+@refused(A_ROW + "the output of 'output_deleted'")
 def output_deleted(event, row=accounts.at("id"), out=hg.output("n bigint")):
     hg.delete(out)  # here
+
+
+@refused(A_ROW + "the event of 'event_deleted'")
+def event_deleted(event, row=accounts.at("id")):
+    hg.delete(event)  # here
+
+
+@refused(A_ROW + "a value (int64)")
+def value_deleted(event, row=accounts.at("id")):
+    hg.delete(row.n)  # here
+
+
+@refused(A_ROW + "a module")
+def module_deleted(event, row=accounts.at("id")):
+    hg.delete(hg)  # here
 
 
 @refused("the event cannot be changed, and event.a is a column of it; use a variable")
@@ -314,6 +332,7 @@ def column_deleted(event, row=accounts.at("id")):
 NEVER = {
     "float_into_int", "division_into_int", "text_into_double", "int_into_text", "int_into_boolean",
     "float_into_decimal", "key_set", "read_only_set", "read_only_deleted", "output_deleted",
+    "event_deleted", "value_deleted", "module_deleted",
     "event_set", "unknown_column", "unknown_column_set", "unknown_event_column", "unknown_name",
     "decimal_with_float", "abort_with_a_number", "opens_a_file",
 }  # fmt: skip
