@@ -49,7 +49,7 @@ _GRACE_SECONDS = 120
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """A test that hangs for good ends its process with a picture of its threads.
 
-    Among several processes that is one failed test: another takes the place of the one that ended.
+    Among several processes that is one failed test, and the others do the rest.
     """
     limit = float(item.config.getini("timeout") or 0)
     if not limit or item.config.getoption("long"):
