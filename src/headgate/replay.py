@@ -24,6 +24,7 @@ from headgate.errors import (
     StoreError,
     shown,
 )
+from headgate.execution import canonical
 from headgate.execution.cache import code_fingerprint
 from headgate.inlet import Plan, Route
 from headgate.results import with_epoch
@@ -45,8 +46,8 @@ def check_recovery(recovery: Any, changed_code: Any) -> None:
 def fingerprint_of(transactions: Iterable[Transaction]) -> str:
     """A digest of the transactions' code and declarations, whatever runs them."""
     signatures = [transaction.signature for transaction in transactions]
-    declared = [repr((one.name, one.event, one.parameters)) for one in signatures]
-    mark = code_fingerprint(tuple(declared), tuple(one.function for one in signatures))
+    declared = tuple(canonical.of_signature(one) for one in signatures)
+    mark = code_fingerprint(declared, tuple(one.function for one in signatures))
     if mark is None:
         raise DeclarationError(
             "weak recovery needs transactions whose code can be fingerprinted; one of them refers "

@@ -66,8 +66,16 @@ class Streams:
     def _each(self, now_us: int) -> dict[str, StreamMetrics]:
         """What was counted of each stream, and where it stands now."""
         states, found = dict(self._memory.inlets), {}
-        for name, meter in sorted(self._meters.copy().items()):
-            mine = [states[inlet] for inlet in tuple(meter.inlets) if inlet in states]
+        meters = self._meters.copy()
+        inlets = {name: {*tuple(meter.inlets)} for name, meter in meters.items()}
+        known = set().union(*inlets.values())
+        for inlet in self.held():  # what was held before the engine was opened is of a stream, too
+            if inlet not in known:
+                name = inlet.removeprefix("run ")  # as it will be called when it is fed
+                meters.setdefault(name, Meter(name))
+                inlets.setdefault(name, set()).add(inlet)
+        for name, meter in sorted(meters.items()):
+            mine = [states[inlet] for inlet in inlets[name] if inlet in states]
             held = sum(state.held.num_rows for state in mine if state.held is not None)
             marks = [state.watermark_us for state in mine if state.watermark_us is not None]
             found[name] = stream_metrics(meter, held, min(marks, default=None), now_us)

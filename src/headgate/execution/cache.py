@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from headgate.execution import bounds
+from headgate.execution.canonical import of_table
 from headgate.execution.compiler import is_user_function, references
 from headgate.execution.output import Output
 from headgate.io import RealDisk, read_file
@@ -34,7 +35,7 @@ __all__ = [
 
 _DISK = RealDisk()
 _GOOD = b"compiled and accepted"
-_PLAIN = (int, float, complex, str, bytes, bool, type(None), np.generic)
+_PLAIN: tuple[Any, ...] = (bool, int, float, complex, str, bytes, type(None))
 
 
 @functools.cache
@@ -78,8 +79,15 @@ def code_fingerprint(*parts: Any) -> str | None:
 
 
 def _update(digest: Any, value: Any, seen: set[int]) -> None:
-    if isinstance(value, _PLAIN):
-        digest.update(f"{type(value).__name__}:{value!r};".encode())
+    if isinstance(value, enum.Enum):  # before what is plain: many are numbers, too
+        digest.update(f"enum:{type(value).__qualname__}.{value.name};".encode())
+        _update(digest, value.value, seen)
+    elif isinstance(value, np.generic):
+        digest.update(f"{value.dtype.str}:".encode() + value.tobytes())
+    elif isinstance(value, _PLAIN):
+        # As the plain type shows it: what is made of one may show itself as it likes.
+        base = next(kind for kind in _PLAIN if isinstance(value, kind))
+        digest.update(f"{type(value).__name__}:{base.__repr__(value)};".encode())
     elif isinstance(value, (tuple, list, frozenset)):
         items = sorted(value, key=repr) if isinstance(value, frozenset) else value
         digest.update(f"{type(value).__name__}{len(value)}(".encode())
@@ -88,20 +96,22 @@ def _update(digest: Any, value: Any, seen: set[int]) -> None:
     elif isinstance(value, types.CodeType):
         _update_code(digest, value, seen)
     elif isinstance(value, types.ModuleType):
-        digest.update(f"module:{value.__name__}:{getattr(value, '__version__', '')};".encode())
+        is_ours = value.__name__.partition(".")[0] == "headgate"
+        version = "" if is_ours else getattr(value, "__version__", "")
+        digest.update(f"module:{value.__name__}:{version};".encode())
     elif isinstance(value, types.FunctionType) and is_user_function(value):
         _update_function(digest, value, seen)
     elif isinstance(value, np.ndarray):
         digest.update(f"{value.dtype}{value.shape}".encode() + value.tobytes())
     elif hasattr(value, "py_func"):  # a function the user compiled with Numba
         _update(digest, value.py_func, seen)
-    elif isinstance(value, enum.Enum):
-        digest.update(f"enum:{type(value).__qualname__}.{value.name};".encode())
-        _update(digest, value.value, seen)
     elif callable(value) and hasattr(value, "__module__") and hasattr(value, "__qualname__"):
-        digest.update(f"callable:{value.__module__}.{value.__qualname__};".encode())
+        # Where our own stand is our affair, and may change.
+        is_ours = str(value.__module__).partition(".")[0] == "headgate"
+        place = "headgate" if is_ours else value.__module__
+        digest.update(f"callable:{place}.{value.__qualname__};".encode())
     elif isinstance(value, Table):
-        digest.update(repr(value).encode())
+        _update(digest, of_table(value), seen)
     elif isinstance(value, np.ufunc):
         digest.update(f"ufunc:{value.__name__};".encode())
     else:

@@ -233,3 +233,23 @@ def test_a_flush_is_counted_in_every_step(tmp_path: Path) -> None:
         engine.flush(pay, **OPTIONS, name="w")
         steps = engine.metrics().streams["w"].steps
         assert {name: times.count for name, times in steps.items()} == dict.fromkeys(steps, 2)
+
+
+def test_what_is_held_is_seen_from_the_first_moment(tmp_path: Path) -> None:
+    kinds: dict[str, Any] = {"route_by": "kind", "name": "kinds", **OPTIONS}
+    with open_bank(tmp_path / "bank") as engine:
+        engine.run(pay, [event("a", 20), event("b", 21)], **OPTIONS)
+        engine.run(ROUTES, [event("c", 30, kind="pay")], **kinds)
+        before = {name: (one.held, one.watermark) for name, one in engine.metrics().streams.items()}
+    assert before == {"pay": (2, at(16)), "kinds": (1, at(25))}
+    with open_bank(tmp_path / "bank") as engine:
+        found = engine.metrics()
+        assert {name: (one.held, one.watermark) for name, one in found.streams.items()} == before
+        assert found.held == 3 and found.streams["pay"].events == 0
+        assert samples(hg.prometheus(engine))['headgate_stream_held{stream="kinds"}'] == 1
+        engine.flush(pay, **OPTIONS)
+        found = engine.metrics()
+        assert list(found.streams) == ["kinds", "pay"]
+        assert (found.streams["pay"].held, found.streams["pay"].events) == (0, 2)
+        engine.run(ROUTES, [event("d", 31, kind="add")], **kinds)
+        assert engine.metrics().streams["kinds"].held == 2
