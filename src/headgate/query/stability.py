@@ -13,6 +13,8 @@ from typing import Any
 
 import duckdb
 
+from headgate.errors import DeclarationError
+
 _CLOCKS = {
     "ago", "current_localtime", "current_localtimestamp", "pg_conf_load_time",
     "pg_postmaster_start_time",
@@ -32,10 +34,16 @@ def unstable_in(query: str, columns: Collection[str]) -> str | None:
     >>> unstable_in("select abs(id) from t", ["id"]) is None
     True
     """
-    with duckdb.connect(":memory:") as connection:
-        row = connection.execute("select json_serialize_sql(?)", [query]).fetchone()
+    try:
+        with duckdb.connect(":memory:") as connection:
+            row = connection.execute("select json_serialize_sql(?)", [query]).fetchone()
+        tree = json.loads(row[0]) if row else {}
+    except duckdb.Error:
+        return None
+    except RecursionError:
+        raise DeclarationError("the SQL is nested too deep: compute it in several steps") from None
     known = {name.lower() for name in columns}
-    for node in _nodes(json.loads(row[0]) if row else {}):
+    for node in _nodes(tree):
         found = _unstable(node, known)
         if found is not None:
             return found
@@ -55,12 +63,15 @@ def _unstable(node: dict[str, Any], columns: Collection[str]) -> str | None:
 
 
 def _nodes(value: Any) -> Iterator[dict[str, Any]]:
-    """Every object in the tree, in the order of the text."""
-    if isinstance(value, dict):
-        yield value
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    for one in inner:
-        yield from _nodes(one)
+    """Every object in the tree, in the order of the text, however deep it is."""
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            yield one
+            one = list(one.values())
+        if isinstance(one, list):
+            waiting += reversed(one)
 
 
 @functools.cache

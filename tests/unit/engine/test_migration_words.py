@@ -85,6 +85,8 @@ def test_a_step_may_need_one_behind_it(store: Path) -> None:
         ("w string", "uuid()::varchar", r"uuid\(\)"),
         ("w bigint", "datepart('year', age(DATE '2020-01-01'))", r"age\(\)"),
         ("w bigint", "(select id from t using sample 1)", "a sample"),
+        pytest.param("w bigint", "+".join(["1"] * 600), "nested too deep", id="long"),
+        pytest.param("w bigint", "+".join(["1"] * 3000), "depth", id="longer"),
     ],
 )
 def test_a_value_that_cannot_be_names_its_step(
