@@ -213,21 +213,23 @@ class Meter:
             LOG.debug("stream %r: a batch of %d results", self.name, len(outcome))
         if latest_us is not None:
             self.latest_us = latest_us if self.latest_us is None else max(self.latest_us, latest_us)
-        if not outcome.any():  # all committed
-            self._outcomes[COMMITTED] += len(outcome)
+        # Mostly few, so that the rest is not looked at again. Of booleans it is ten times as fast.
+        others = np.flatnonzero(outcome != COMMITTED)
+        self._outcomes[COMMITTED] += len(outcome) - len(others)
+        if not len(others):
             self._note_share(len(outcome), 0, 0)
             return
-        counts = np.bincount(outcome, minlength=len(OUTCOMES))
+        counts = np.bincount(outcome[others], minlength=len(OUTCOMES))
         self._outcomes += counts
-        self._note_reasons(results.column("reason"))
+        self._note_reasons(results.column("reason"), others)
         for kind in (LATE, REJECTED):
             if counts[kind]:
                 self._commonest[kind] = _commonest(results.column("reason"), outcome == kind)
         self._note_share(len(outcome), int(counts[LATE]), int(counts[REJECTED]))
 
-    def _note_reasons(self, reasons: pa.Array) -> None:
+    def _note_reasons(self, reasons: pa.Array, others: np.ndarray) -> None:
         """The reasons are codes into a few words; nulls have none."""
-        codes = reasons.indices.drop_null().to_numpy(zero_copy_only=False)
+        codes = _codes(reasons.indices, others)
         counts = np.bincount(codes, minlength=len(reasons.dictionary))
         for place in np.flatnonzero(counts).tolist():
             word = reasons.dictionary[place].as_py()
@@ -274,6 +276,18 @@ class Meter:
     def reasons(self) -> dict[str, int]:
         """How often each reason was given, the commonest first."""
         return dict(sorted(self._reasons.items(), key=lambda one: -one[1]))
+
+
+def _codes(indices: pa.Array, places: np.ndarray) -> np.ndarray:
+    """The indices at these places without the nulls; Arrow's own calls take longer than a batch."""
+    at = places + indices.offset
+    valid, values = indices.buffers()
+    codes: np.ndarray = np.frombuffer(values, indices.type.to_pandas_dtype())[at]
+    if valid is None:
+        return codes
+    bits = np.frombuffer(valid, np.uint8)[at >> 3] >> (at & 7).astype(np.uint8)
+    known: np.ndarray = codes[(bits & 1).view(np.bool_)]
+    return known
 
 
 def _commonest(reasons: pa.Array, chosen: np.ndarray) -> str:

@@ -155,8 +155,11 @@ def _order_columns(plan: Plan, arranged: Arranged) -> dict[str, pa.Array]:
     found = {}
     rows = None if arranged.is_whole else pa.array(event_rows(arranged))
     for column in plan.order_by:
-        where = f"events: column {column.name!r}"
-        array = conform(arranged.events.column(column.name), column.type, where)
+        given = arranged.events.column(column.name)
+        if arranged.is_whole and given.type == column.type.arrow:  # and none was out of range
+            found[column.name] = one_array(given)
+            continue
+        array = conform(given, column.type, f"events: column {column.name!r}")
         found[column.name] = array if rows is None else array.take(rows)
     return found
 

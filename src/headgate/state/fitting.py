@@ -59,6 +59,16 @@ def unmarked_type(kind: pa.DataType) -> pa.DataType:
     return kind.field(0).type if is_marked else kind
 
 
+_PLAIN_IDS = frozenset(
+    kind.id
+    for kind in (
+        *(pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32()),
+        *(pa.uint64(), pa.float32(), pa.float64(), pa.bool_(), pa.date32(), pa.timestamp("us")),
+        *(pa.decimal128(1), pa.string(), pa.large_string()),
+    )
+)
+
+
 def unmarked(array: pa.Array) -> tuple[pa.Array, np.ndarray | None]:
     """The array and the faults that it took along, if it is one that did."""
     if unmarked_type(array.type) == array.type:
@@ -94,6 +104,8 @@ def _without_dictionary(array: pa.Array) -> pa.Array:
 def _decoded(array: pa.Array) -> pa.Array:
     """Without the encodings that few functions of Arrow know, and without nulls among words."""
     kind = array.type
+    if kind.id in _PLAIN_IDS:
+        return array
     if pa.types.is_run_end_encoded(kind):
         return _decoded(pc.run_end_decode(array))
     if pa.types.is_dictionary(kind):
@@ -246,12 +258,22 @@ def _fit_bounded(array: pa.Array, kind: ColumnType) -> Fit:
         return Fit(array, nulls_of(array))
     plain = array.view(pa.int64() if kind.kind == "timestamp" else pa.int32())
     least, greatest = BOUNDS[kind.kind]
-    found = pc.min_max(plain).as_py()
-    if found["min"] is None or (found["min"] >= least and found["max"] <= greatest):
+    if _is_within(plain, least, greatest):
         return Fit(array, nulls_of(array))
     values, faults = _numbers(plain, plain.type)
     _mark(faults, (values < least) | (values > greatest), RANGE_FAULT)
     return _made(values, faults, kind)
+
+
+def _is_within(plain: pa.Array, least: int, greatest: int) -> bool:
+    """Whether all values are; NumPy is several times as fast, and has no nulls."""
+    if not len(plain):
+        return True
+    if plain.null_count == 0:
+        values = plain.to_numpy()
+        return bool(values.min() >= least and values.max() <= greatest)
+    found = pc.min_max(plain).as_py()
+    return found["min"] is None or (found["min"] >= least and found["max"] <= greatest)
 
 
 def _fit_integers(array: pa.Array, kind: ColumnType) -> Fit:
