@@ -142,6 +142,7 @@ def test_the_weaker_levels_keep_transactions_whole_and_admit_no_more_than_they_m
     scheme: str, level: str, threads: int
 ) -> None:
     engine, _ = opened(5)
+    outcomes: set[str] = set()
     for seed in range(4):
         events, record = make_events(seed, 5, 300), []
         before = engine.sql("select sum(balance) from accounts").rows()[0][0]
@@ -153,10 +154,11 @@ def test_the_weaker_levels_keep_transactions_whole_and_admit_no_more_than_they_m
         assert found.column("position").to_pylist() == list(range(300))
         assert History.observed(record[0]).violations(level) == []
         assert engine.sql("select count(*) from accounts where n >= 400").rows() == [(0,)]
-        assert "committed" in found.column("outcome").to_pylist()
+        outcomes.update(found.column("outcome").to_pylist())
         after = engine.sql("select sum(balance) from accounts").rows()[0][0]
         assert after <= before  # money only leaves with deleted rows
     engine.close()
+    assert "committed" in outcomes  # in some batch: the one before may have deleted every row
 
 
 def test_an_error_in_a_batch_has_it_run_in_event_order() -> None:
