@@ -297,20 +297,9 @@ class Engine:
         what is held back once no events came for so long. `isolation` says what events
         may see of each other; `record` gets what they saw, for `headgate.testing.History`.
         """
-        chosen, level = make_protocol(scheme, threads), make_isolation(isolation)
-        plan = self._plan(
-            transaction,
-            route_by,
-            order_by,
-            watermark,
-            late,
-            name,
-            chosen,
-            level,
-            updates,
-            carry,
-            idle,
-        )
+        said = (transaction, order_by, route_by, watermark, late, name, scheme, threads, isolation,
+                updates, carry, idle)  # fmt: skip
+        plan = self._plan_said(*said)
         if record is not None:
             plan = recorded(plan, record)
         table = as_table(events, plan.event, "events", plan.with_unneeded)
@@ -453,22 +442,28 @@ class Engine:
         """The function to hand to `writeStream.foreachBatch`: each micro-batch exactly once."""
         from headgate.spark.sink import Sink  # the one door upward: spark/ stands above us
 
-        chosen, level = make_protocol(scheme, threads), make_isolation(isolation)
-        plan = self._plan(
-            transaction,
-            route_by,
-            order_by,
-            watermark,
-            late,
-            name,
-            chosen,
-            level,
-            updates,
-            carry,
-            idle,
-        )
+        said = (transaction, order_by, route_by, watermark, late, name, scheme, threads, isolation,
+                updates, carry, idle)  # fmt: skip
+        plan = self._plan_said(*said)
         ways = (self._apply, self._flush, self._check, self._streams_seen.held, self.applied)
         return Sink(EngineInlet(plan, *ways))
+
+    def _plan_said(self, *said: Any) -> Plan:
+        """The plan of what was said to `run` or `sink`; the same words mean the same plan."""
+        try:
+            return self._plans[said]
+        except (KeyError, TypeError):  # a list or a dict is no key
+            pass
+        (transaction, order_by, route_by, watermark, late, name, scheme, threads, isolation,
+         updates, carry, idle) = said  # fmt: skip
+        chosen, level = make_protocol(scheme, threads), make_isolation(isolation)
+        plan = self._plan(
+            transaction, route_by, order_by, watermark, late, name, chosen, level, updates,
+            carry, idle,
+        )  # fmt: skip
+        with contextlib.suppress(TypeError):
+            self._plans[said] = plan
+        return plan
 
     def _plan(
         self,
@@ -578,7 +573,7 @@ class Engine:
                 plan.isolation, plan.record is not None,
             )  # fmt: skip
             arranged = in_commit_order(arranged, execution, plan)
-            batch = build_results(plan, arranged, execution, program)
+            batch, tally = build_results(plan, arranged, execution, program)
             border = Border.of(events, plan) if self._is_weak and inlets is None else Border()
             rows, results = event_rows(arranged), with_epoch(batch, self._memory.epoch + 1)
             known = self._memory.calls.note(keyed(events, rows, results))
@@ -586,8 +581,8 @@ class Engine:
             self._commit(execution, batch, source, moved, border, known, meter, later=later)
         if not self._is_replaying:
             latest_us, times = latest_seen_us(plan, arranged, batch), (began, ordered, executed)
-            meter.note_batch(batch, latest_us, times, is_flush=inlets is not None)
-            self._sources.note(source, batch, self._memory.epoch, meter.name, inlet)
+            meter.note_batch(tally, latest_us, times, is_flush=inlets is not None)
+            self._sources.note(source, batch, tally, self._memory.epoch, meter.name, inlet)
             if inlets is None:
                 self._idle.note(plan, inlet, self._memory.inlets)
         return results, self._memory.epoch, rows

@@ -11,8 +11,8 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 from headgate.errors import StoreError, describe, forked
 from headgate.journal import Journal
@@ -47,6 +47,24 @@ class EngineLock:
         self._lock.release()
 
 
+_NOTHING = nullcontext()
+
+
+class _Stopping:
+    """What `Guard.all_or_stopped` gives; for a batch of few events a generator is dear."""
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = weakref.ref(guard)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        guard = self._guard()
+        if error is not None and guard is not None:
+            guard.stop(f"a batch failed before its commit ({describe(error)})")
+
+
 class Guard:
     """Whether one engine may go on; its first failure is the one that is told."""
 
@@ -57,6 +75,7 @@ class Guard:
         self.publish: Callable[[int], None] = _nobody  # an epoch is durable: show it
         self.hide: Callable[[], None] = _nobody  # the engine is stopped: show nothing
         self.leave: Callable[[], None] = _nobody  # this is a child: what was read is not ours
+        self._stopping = _Stopping(self)
         journal.when_stopped(self.stop)
         _guards.add(self)
 
@@ -88,19 +107,14 @@ class Guard:
                 LOG.error("the engine is stopped: %s; open it again", reason)
         self.hide()
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
+    def running(self) -> AbstractContextManager[None]:
+        """For `with`, where the engine must go on for what follows."""
         self.check()
-        yield
+        return _NOTHING
 
-    @contextmanager
-    def all_or_stopped(self) -> Iterator[None]:
+    def all_or_stopped(self) -> AbstractContextManager[None]:
         """From the first changed row to the log record: a failure in between stops the engine."""
-        try:
-            yield
-        except BaseException as error:
-            self.stop(f"a batch failed before its commit ({describe(error)})")
-            raise
+        return self._stopping
 
     def wait(self, epoch: int) -> None:
         """Return when the epoch is durable; the engine stops when it cannot become so."""

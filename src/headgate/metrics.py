@@ -1,7 +1,7 @@
 """Metrics: what an engine counts of each stream, batch by batch, in memory that does not grow.
 
-Nothing is counted event by event in the interpreter: a batch's outcomes and reasons are counted
-from its arrays. Times go into buckets that grow by a fifth, so a quantile is right to a tenth.
+Nothing is counted event by event in the interpreter: whoever makes a batch's results counts them
+on the way. Times go into buckets that grow by a fifth, so a quantile is right to a tenth.
 """
 
 from __future__ import annotations
@@ -15,10 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-
-from headgate.execution.run import COMMITTED, LATE, OUTCOMES, REJECTED
+from headgate.execution.run import LATE, OUTCOMES, REJECTED
 
 STEPS = ("order", "execute", "log", "sync")
 REASONS_MAX = 100  # further reasons of a stream are counted together
@@ -173,6 +170,28 @@ def _quantile(counts: Sequence[int], count: int, share: float) -> float:
     return 0.0
 
 
+class Tally:
+    """How many events of one batch had each outcome, and each reason for one."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[int] = [0] * len(OUTCOMES)
+        self.reasons: dict[tuple[int, str], int] = {}  # by outcome and reason
+
+    def add(self, outcome: int, count: int, reason: str | None = None) -> None:
+        self.outcomes[outcome] += count
+        if reason is not None:
+            self.reasons[outcome, reason] = self.reasons.get((outcome, reason), 0) + count
+
+    @property
+    def events(self) -> int:
+        return sum(self.outcomes)
+
+    def commonest(self, outcome: int) -> str:
+        """The reason that most events of this outcome have; each of them has one."""
+        mine = {reason: count for (one, reason), count in self.reasons.items() if one == outcome}
+        return max(mine, key=mine.__getitem__)
+
+
 class Meter:
     """The counts of one stream; noted under the engine's lock, read by any thread."""
 
@@ -184,7 +203,7 @@ class Meter:
         self.inlets: set[str] = set()  # where its events come in
         self.latest_us: int | None = None
         self.steps: dict[str, Stopwatch] = {step: Stopwatch() for step in STEPS}
-        self._outcomes = np.zeros(len(OUTCOMES), np.int64)
+        self._outcomes = [0] * len(OUTCOMES)
         self._reasons: dict[str, int] = {}
         self._commonest: dict[int, str] = {}  # by outcome: the reason most given in a batch
         self._last: deque[tuple[int, int, int]] = deque()  # batches: events, late, rejected
@@ -193,13 +212,13 @@ class Meter:
 
     def note_batch(
         self,
-        results: pa.RecordBatch,
+        tally: Tally,
         latest_us: int | None = None,
         times: tuple[float, float, float] = (0.0, 0.0, 0.0),
         *,
         is_flush: bool = False,
     ) -> None:
-        """Count the outcomes of a batch, and the reasons of those that did not commit.
+        """Add what was counted of a batch.
 
         The times are when it began, when it was in order and when it had run.
         """
@@ -208,34 +227,23 @@ class Meter:
         self.steps["execute"].note(executed - ordered)
         self.batches += 1
         self.flushes += is_flush
-        outcome = results.column("outcome").indices.to_numpy()
         if LOG.isEnabledFor(logging.DEBUG):
-            LOG.debug("stream %r: a batch of %d results", self.name, len(outcome))
+            LOG.debug("stream %r: a batch of %d results", self.name, tally.events)
         if latest_us is not None:
             self.latest_us = latest_us if self.latest_us is None else max(self.latest_us, latest_us)
-        # Mostly few, so that the rest is not looked at again. Of booleans it is ten times as fast.
-        others = np.flatnonzero(outcome != COMMITTED)
-        self._outcomes[COMMITTED] += len(outcome) - len(others)
-        if not len(others):
-            self._note_share(len(outcome), 0, 0)
-            return
-        counts = np.bincount(outcome[others], minlength=len(OUTCOMES))
-        self._outcomes += counts
-        self._note_reasons(results.column("reason"), others)
-        for kind in (LATE, REJECTED):
-            if counts[kind]:
-                self._commonest[kind] = _commonest(results.column("reason"), outcome == kind)
-        self._note_share(len(outcome), int(counts[LATE]), int(counts[REJECTED]))
+        for outcome, count in enumerate(tally.outcomes):
+            self._outcomes[outcome] += count
+        for (_, reason), count in tally.reasons.items():
+            self._note_reason(reason, count)
+        for outcome in (LATE, REJECTED):
+            if tally.outcomes[outcome]:
+                self._commonest[outcome] = tally.commonest(outcome)
+        self._note_share(tally.events, tally.outcomes[LATE], tally.outcomes[REJECTED])
 
-    def _note_reasons(self, reasons: pa.Array, others: np.ndarray) -> None:
-        """The reasons are codes into a few words; nulls have none."""
-        codes = _codes(reasons.indices, others)
-        counts = np.bincount(codes, minlength=len(reasons.dictionary))
-        for place in np.flatnonzero(counts).tolist():
-            word = reasons.dictionary[place].as_py()
-            if word not in self._reasons and len(self._reasons) >= REASONS_MAX:
-                word = OTHER_REASONS
-            self._reasons[word] = self._reasons.get(word, 0) + int(counts[place])
+    def _note_reason(self, reason: str, count: int) -> None:
+        if reason not in self._reasons and len(self._reasons) >= REASONS_MAX:
+            reason = OTHER_REASONS
+        self._reasons[reason] = self._reasons.get(reason, 0) + count
 
     def _note_share(self, events: int, late: int, rejected: int) -> None:
         """Warn once when too many of the last events are late or rejected, until it is better."""
@@ -271,30 +279,11 @@ class Meter:
         )  # fmt: skip
 
     def outcomes(self) -> dict[str, int]:
-        return {name: int(self._outcomes[place]) for place, name in enumerate(OUTCOMES)}
+        return dict(zip(OUTCOMES, self._outcomes, strict=True))
 
     def reasons(self) -> dict[str, int]:
         """How often each reason was given, the commonest first."""
         return dict(sorted(self._reasons.items(), key=lambda one: -one[1]))
-
-
-def _codes(indices: pa.Array, places: np.ndarray) -> np.ndarray:
-    """The indices at these places without the nulls; Arrow's own calls take longer than a batch."""
-    at = places + indices.offset
-    valid, values = indices.buffers()
-    codes: np.ndarray = np.frombuffer(values, indices.type.to_pandas_dtype())[at]
-    if valid is None:
-        return codes
-    bits = np.frombuffer(valid, np.uint8)[at >> 3] >> (at & 7).astype(np.uint8)
-    known: np.ndarray = codes[(bits & 1).view(np.bool_)]
-    return known
-
-
-def _commonest(reasons: pa.Array, chosen: np.ndarray) -> str:
-    """The reason that most of the chosen results give; each of them gives one."""
-    codes = reasons.indices.fill_null(-1).to_numpy(zero_copy_only=False)[chosen]
-    word: str = reasons.dictionary[int(np.bincount(codes).argmax())].as_py()
-    return word
 
 
 def stream_metrics(meter: Meter, held: int, watermark_us: int | None, now_us: int) -> StreamMetrics:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +14,9 @@ from headgate.carrying import carried_array
 from headgate.display import text
 from headgate.execution.codes import encode_reasons
 from headgate.execution.program import Execution, Program
-from headgate.execution.run import COMMITTED, OUTCOMES, Work
+from headgate.execution.run import ABORTED, COMMITTED, OUTCOMES, Work
 from headgate.inlet import Arranged, Plan
+from headgate.metrics import Tally
 from headgate.state.columns import to_arrow
 from headgate.state.fitting import conform, one_array
 from headgate.state.layout import Layout
@@ -54,14 +56,16 @@ def results_arrow(plan: Plan) -> pa.Schema:
 
 def build_results(
     plan: Plan, arranged: Arranged, execution: Execution, program: Program
-) -> pa.RecordBatch:
-    """The results of one batch in order of position; the epoch is the frame's and not in them."""
+) -> tuple[pa.RecordBatch, Tally]:
+    """The results of one batch in order of position, counted; the epoch is the frame's and not in
+    them."""
     count = len(arranged.order) + len(arranged.aside)
+    reasons, tally = _reasons(arranged, execution, program)
     columns: dict[str, pa.Array] = {
         "position": _int64_array(program.counted(count)),
         "transaction": _transactions(arranged, program),
         "outcome": _outcomes(arranged, execution),
-        "reason": _reasons(arranged, execution, program),
+        "reason": reasons,
     }
     columns.update(_order_columns(plan, arranged))
     columns.update(_carried_columns(plan, arranged))
@@ -69,9 +73,10 @@ def build_results(
         columns[column.name] = _output(column, arranged, execution, program)
     for column in plan.updated.values():
         columns[column.name] = _updated(column, arranged, execution, program)
-    return pa.RecordBatch.from_arrays(
+    batch = pa.RecordBatch.from_arrays(
         list(columns.values()), names=list(columns), metadata=_metadata(plan, execution)
     )
+    return batch, tally
 
 
 def _metadata(plan: Plan, execution: Execution) -> dict[str, str] | None:
@@ -131,13 +136,14 @@ def _outcomes(arranged: Arranged, execution: Execution) -> pa.Array:
     return _dictionary(outcome, _OUTCOMES, None)
 
 
-def _reasons(arranged: Arranged, execution: Execution, program: Program) -> pa.Array:
-    """The reasons as a dictionary of the few texts that occur; null where there is none."""
+def _reasons(arranged: Arranged, execution: Execution, program: Program) -> tuple[pa.Array, Tally]:
+    """The reasons as a dictionary of the few texts that occur, null where there is none; and how
+    often each outcome and reason does."""
     ran, total = len(arranged.order), len(arranged.order) + len(arranged.aside)
     indices = np.empty(total, np.int32)
     valid = np.zeros(-(-total // 8), np.uint8)
-    codes = encode_reasons(execution.outcome, execution.reason, indices, valid)
-    texts = [program.reason_text(int(code)) for code in codes]
+    codes, counts = encode_reasons(execution.outcome, execution.reason, indices, valid)
+    texts = [program.reason_text(code) for code in codes]
     places: dict[str, int] = {}
     # Two codes may stand for one text: a fixed reason, and an abort in the same words.
     remap = np.array([places.setdefault(text, len(places)) for text in texts], np.int32)
@@ -148,7 +154,21 @@ def _reasons(arranged: Arranged, execution: Execution, program: Program) -> pa.A
         valid[place // 8] |= 1 << (place % 8)
     numbers = [pa.py_buffer(valid), pa.py_buffer(indices)]
     array = pa.Array.from_buffers(pa.int32(), total, numbers)
-    return pa.DictionaryArray.from_arrays(array, pa.array(list(places), pa.string()), safe=False)
+    words = pa.DictionaryArray.from_arrays(array, pa.array(list(places), pa.string()), safe=False)
+    return words, _tally(ran, zip(texts, counts, strict=True), arranged)
+
+
+def _tally(ran: int, aborted: Iterable[tuple[str, int]], arranged: Arranged) -> Tally:
+    """The batch counted: who ran by reasons that are counted already, who did not one by one."""
+    tally = Tally()
+    for reason, count in aborted:
+        tally.add(ABORTED, count, reason)
+    tally.add(COMMITTED, ran - tally.outcomes[ABORTED])
+    if len(arranged.aside):
+        asides = zip(arranged.aside_outcome.tolist(), arranged.aside_reason, strict=True)
+        for (outcome, reason), count in Counter(asides).items():
+            tally.add(outcome, count, reason)
+    return tally
 
 
 def _order_columns(plan: Plan, arranged: Arranged) -> dict[str, pa.Array]:

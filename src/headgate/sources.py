@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 
 from headgate.errors import InputError
@@ -17,6 +16,7 @@ from headgate.execution.run import OUTCOMES
 from headgate.inlet import Plan
 from headgate.journal import Journal
 from headgate.memory import Memory, Source
+from headgate.metrics import Tally
 from headgate.results import results_arrow, with_epoch
 from headgate.streams import joined, told
 
@@ -76,15 +76,20 @@ class Sources:
         self._callers[source[0]] = (run, source[1], sink)
 
     def note(
-        self, source: Source | None, batch: pa.RecordBatch, epoch: int, stream: str, inlet: str
+        self,
+        source: Source | None,
+        batch: pa.RecordBatch,
+        tally: Tally,
+        epoch: int,
+        stream: str,
+        inlet: str,
     ) -> None:
         """Keep what became of an applied batch, and its results where no log does."""
         if source is not None:
-            codes = batch.column("outcome").indices.to_numpy()
-            counts = np.bincount(codes, minlength=len(OUTCOMES)).tolist()
             state = self._memory.inlets.get(inlet)
             held = 0 if state is None or state.held is None else state.held.num_rows
-            told = Applied(stream, source[1], epoch, dict(zip(OUTCOMES, counts, strict=True)), held)
+            counts = dict(zip(OUTCOMES, tally.outcomes, strict=True))
+            told = Applied(stream, source[1], epoch, counts, held)
             self._applied.setdefault(source[0], deque(maxlen=APPLIED_KEPT)).append(told)
         if self._journal.store is None and batch.num_rows:
             self._memory.keep_results(batch)

@@ -16,6 +16,7 @@ def _encode_few(
     indices: np.ndarray,
     valid: np.ndarray,
     codes: np.ndarray,
+    counts: np.ndarray,
 ) -> int:
     """Number the reasons in order of appearance; returns how many there are, -1 for too many."""
     count = 0
@@ -30,7 +31,9 @@ def _encode_few(
             if count == len(codes):
                 return -1
             codes[count] = reason[position]
+            counts[count] = 0
             count += 1
+        counts[place] += 1
         indices[position] = place
         valid[position // 8] |= np.uint8(1 << (position % 8))
     return count
@@ -38,17 +41,19 @@ def _encode_few(
 
 def encode_reasons(
     outcome: np.ndarray, reason: np.ndarray, indices: np.ndarray, valid: np.ndarray
-) -> np.ndarray:
-    """Fill indices and validity bits of the events that ran; returns the distinct codes."""
-    codes = np.empty(_FEW, np.int64)
-    count = int(_encode_few(outcome, reason, indices, valid, codes))
+) -> tuple[list[int], list[int]]:
+    """Fill indices and validity bits of the events that ran; returns the distinct codes, and how
+    many events have each."""
+    codes, counts = np.empty(_FEW, np.int64), np.empty(_FEW, np.int64)
+    count = int(_encode_few(outcome, reason, indices, valid, codes, counts))
     if count >= 0:
-        return codes[:count]
+        return codes[:count].tolist(), counts[:count].tolist()
     failed = np.flatnonzero(outcome)
-    codes, firsts, numbers = np.unique(reason[failed], return_index=True, return_inverse=True)
+    codes, firsts, numbers, counts = np.unique(
+        reason[failed], return_index=True, return_inverse=True, return_counts=True
+    )
     appearance = np.argsort(firsts)  # numbered in order of appearance, as the few are
     indices[failed] = np.argsort(appearance)[numbers]
-    codes = codes[appearance]
     bits = np.packbits(outcome != 0, bitorder="little")
     valid[: len(bits)] |= bits
-    return codes
+    return codes[appearance].tolist(), counts[appearance].tolist()

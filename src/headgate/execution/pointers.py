@@ -24,7 +24,8 @@ I64 = llvm.IntType(64)
 
 def address(array: np.ndarray) -> int:
     """Where the array's first byte stands; the array must outlive the use of it."""
-    bounds.note(array)
+    if bounds.IS_ON:
+        bounds.note(array)
     return int(pa.py_buffer(array).address)  # many times faster than NumPy's own ways to ask
 
 

@@ -164,7 +164,8 @@ def joined(before: pa.Array, after: pa.ChunkedArray, kind: ColumnType, where: st
 def decoded(table: pa.Table) -> pa.Table:
     """The table with every column in an encoding that rows can be taken from."""
     for place, field in enumerate(table.schema):
-        if any(is_odd(field.type) for is_odd in _ODD_TYPES):
+        kind = field.type
+        if kind.id not in _PLAIN_IDS and any(is_odd(kind) for is_odd in _ODD_TYPES):
             table = table.set_column(place, field.name, one_array(table.column(place)))
     return table
 

@@ -9,11 +9,10 @@ import random
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 import headgate as hg
-from headgate.metrics import OTHER_REASONS, REASONS_MAX, Meter, Stopwatch
+from headgate.metrics import OTHER_REASONS, REASONS_MAX, Meter, Stopwatch, Tally
 from headgate.testing import SimulatedClock
 from tests.unit.engine.test_carry import ROUTES, at, event, open_bank, pay
 
@@ -135,11 +134,11 @@ def test_quantiles_are_right_to_a_tenth_and_memory_stays() -> None:
     assert watch.times().count == 5002
 
 
-def batch(outcomes: list[int], reasons: list[str | None]) -> pa.RecordBatch:
-    words = pa.DictionaryArray.from_arrays(
-        pa.array(outcomes, pa.int8()), ["committed", "aborted", "rejected", "late"]
-    )
-    return pa.record_batch({"outcome": words, "reason": pa.array(reasons).dictionary_encode()})
+def batch(outcomes: list[int], reasons: list[str | None]) -> Tally:
+    tally = Tally()
+    for outcome, reason in zip(outcomes, reasons, strict=True):
+        tally.add(outcome, 1, reason)
+    return tally
 
 
 def test_very_many_reasons_are_counted_together() -> None:
