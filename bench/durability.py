@@ -31,12 +31,12 @@ import pyarrow as pa
 import headgate as hg
 from bench.ledger import ACCOUNTS, BATCH_EVENTS, accounts, alternate, make_accounts, make_events
 from bench.ledger import transfer as pay
-from headgate.declarations import storages_of
 from headgate.durability import Store
 from headgate.durability import format as layout
 from headgate.durability.snapshot import newest_snapshot
+from headgate.engine.declaring.declarations import storages_of
+from headgate.engine.memory import Memory
 from headgate.io import RealDisk
-from headgate.memory import Memory
 from headgate.state.storage import Storages
 
 BIG_ROWS = 10_000_000

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from bench.workloads import zipf_shares
-from headgate.execution.sections import section_count
-from headgate.planning.graph import Operations, build_graph
-from headgate.planning.precedence import Units, chain_tasks, link, unit_tasks
-from headgate.planning.scratch import Scratch
+from headgate.parallel.graph import Operations, build_graph
+from headgate.parallel.precedence import Units, chain_tasks, link, unit_tasks
+from headgate.parallel.scratch import Scratch
+from headgate.parallel.sections import section_count
 
 SIZES = (10_240, 102_400, 1_024_000)  # operations of a batch
 KEYS = 100_000

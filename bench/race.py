@@ -19,7 +19,7 @@ import pyarrow as pa
 import headgate as hg
 from bench.stopwatch import COUNTED, Stopwatch, counted, let_count
 from bench.workloads import Phase, Workload
-from headgate.execution.scheme import make_scheme
+from headgate.parallel.scheme import make_scheme
 
 MODEL, SERIAL = "auto", "serial"
 INCORRECT = frozenset({"nolock"})  # on purpose: a bound for speed

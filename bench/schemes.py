@@ -40,7 +40,7 @@ from bench.race import (
 )
 from bench.stopwatch import COUNTED, Stopwatch
 from bench.workloads import APPLICATIONS, CONTENTION, COST_US, Phase, dynamic_ledger, make_workload
-from headgate.execution.scheme import ABORTS, EXPLORATIONS, SCHEME_NAMES
+from headgate.parallel.scheme import ABORTS, EXPLORATIONS, SCHEME_NAMES
 
 OUT = Path("bench-out")
 APPLICATION_NAMES = ("ledger", "grep_sum", "bidding", "tolls")

@@ -24,8 +24,7 @@ from bench.workloads import COST_US, Workload, make_workload
 from headgate.cli.calibration import Spent, measure_thresholds, spend
 from headgate.cli.curves import draw_page
 from headgate.cli.simulation import measured_units_ns
-from headgate.scheduling.decision import Thresholds
-from headgate.scheduling.simulation import (
+from headgate.lab.simulation import (
     CORES,
     STRATEGIES,
     PlannedBatch,
@@ -34,6 +33,7 @@ from headgate.scheduling.simulation import (
     speedups,
     with_units,
 )
+from headgate.parallel.decision import Thresholds
 
 OUT = Path("bench-out")
 APPLICATION_NAMES = ("ledger", "grep_sum", "bidding", "tolls")

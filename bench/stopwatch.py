@@ -18,15 +18,15 @@ import headgate as hg
 
 # What is timed, and as which part of a batch; time inside a nested call counts for that call alone.
 WATCHED = (
-    ("headgate.inlet:Arranger.arrange", "order"),
+    ("headgate.engine.inlet:Arranger.arrange", "order"),
     ("headgate.execution.program:Program.resolve", "resolve"),
-    ("headgate.execution.scheme:_Crew.decide", "plan"),
-    ("headgate.execution.scheme:_Crew._arguments", "plan"),
-    ("headgate.execution.scheme:_Crew._resolve", "plan"),
-    ("headgate.execution.units:UnitBatch.__init__", "plan"),
-    ("headgate.execution.units:UnitCrew.__init__", "plan"),
+    ("headgate.parallel.scheme:_Crew.decide", "plan"),
+    ("headgate.parallel.scheme:_Crew._arguments", "plan"),
+    ("headgate.parallel.scheme:_Crew._resolve", "plan"),
+    ("headgate.parallel.units:UnitBatch.__init__", "plan"),
+    ("headgate.parallel.units:UnitCrew.__init__", "plan"),
     ("headgate.execution.program:Program.execute", "execute"),
-    ("headgate.engine:build_results", "results"),
+    ("headgate.engine.engine:build_results", "results"),
 )
 PARTS = ("order", "resolve", "plan", "execute", "results", "rest")
 

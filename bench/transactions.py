@@ -12,7 +12,7 @@ from typing import Any
 
 import headgate as hg
 from apps import bidding, grep_sum, tolls
-from headgate.execution.compiler import compile_along
+from headgate.compiling.compiler import compile_along
 
 # --- the cost of an operation -----------------------------------------------------------------
 

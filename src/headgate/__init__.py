@@ -10,9 +10,15 @@ from headgate.spark.session import choose_worker_interpreter as _choose_worker_i
 if TYPE_CHECKING:
     from headgate import errors as errors
     from headgate import testing as testing
+    from headgate.compiling.actions import abort, decimal, delete
     from headgate.durability import Retention
-    from headgate.engine import Engine
-    from headgate.engine import open_engine as open
+    from headgate.engine.declaring.migrating import Trial, migrate
+    from headgate.engine.declaring.migrations import Migration
+    from headgate.engine.engine import Engine
+    from headgate.engine.engine import open_engine as open
+    from headgate.engine.exposition import prometheus
+    from headgate.engine.metrics import Metrics, StreamMetrics
+    from headgate.engine.results import Result
     from headgate.errors import (
         ConflictError,
         DamageError,
@@ -26,16 +32,10 @@ if TYPE_CHECKING:
         ServerError,
         StoreError,
     )
-    from headgate.execution.actions import abort, decimal, delete
-    from headgate.exposition import prometheus
-    from headgate.metrics import Metrics, StreamMetrics
-    from headgate.migrating import Trial, migrate
-    from headgate.migrations import Migration
-    from headgate.parameters import Event, Output, Row, Rows
     from headgate.query.answer import Answer
-    from headgate.results import Result
     from headgate.spark.progress import listen
     from headgate.spark.session import register
+    from headgate.state.parameters import Event, Output, Row, Rows
     from headgate.state.table import Table
     from headgate.transactions import Transaction, output, transaction
     from headgate.web.client import connect
@@ -86,20 +86,20 @@ _MODULES = ("errors", "testing")  # public, too: `hg.errors`, `hg.testing.Histor
 # Where each public name lives. They are imported when first used, so that a Spark worker that only
 # reads a store's files does not wait for the compiler to be imported.
 _HOMES = {
-    "parameters": "Event Output Row Rows",
+    "state.parameters": "Event Output Row Rows",
     "durability": "Retention",
     "errors": (
         "ConflictError DamageError DeclarationError FormatError HeadgateError InputError "
         "InvariantError LimitError LockedError ServerError StoreError"
     ),
-    "engine": "Engine",
-    "execution.actions": "abort decimal delete",
-    "migrating": "Trial migrate",
-    "migrations": "Migration",
+    "engine.engine": "Engine",
+    "compiling.actions": "abort decimal delete",
+    "engine.declaring.migrating": "Trial migrate",
+    "engine.declaring.migrations": "Migration",
     "query.answer": "Answer",
-    "results": "Result",
-    "metrics": "Metrics StreamMetrics",
-    "exposition": "prometheus",
+    "engine.results": "Result",
+    "engine.metrics": "Metrics StreamMetrics",
+    "engine.exposition": "prometheus",
     "spark.progress": "listen",
     "spark.session": "register",
     "state.table": "Table",
@@ -114,7 +114,7 @@ if not TYPE_CHECKING:  # a checker knows the names above, and every other as a m
         import importlib
 
         if name == "open":
-            return importlib.import_module("headgate.engine").open_engine
+            return importlib.import_module("headgate.engine.engine").open_engine
         if name in _MODULES:
             return importlib.import_module(f"headgate.{name}")
         for home, names in _HOMES.items():

@@ -11,27 +11,27 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, cast
 
-from headgate.errors import DeclarationError
-from headgate.execution import cache
-from headgate.execution.aborts import refuse_lost_aborts
-from headgate.execution.bytecode import Code, called_functions, first_unset
-from headgate.execution.compiler import (
+from headgate.compiling import cache
+from headgate.compiling.aborts import refuse_lost_aborts
+from headgate.compiling.bytecode import Code, called_functions, first_unset
+from headgate.compiling.compiler import (
     compile_along,
     compile_checked,
     is_user_function,
     references,
 )
-from headgate.execution.determinism import refuse_chance
-from headgate.execution.forms import refuse_forms, refuse_no_function
-from headgate.execution.kernel import check_compiles
-from headgate.execution.output import Output
-from headgate.execution.signature import (
+from headgate.compiling.determinism import refuse_chance
+from headgate.compiling.forms import refuse_forms, refuse_no_function
+from headgate.compiling.output import Output
+from headgate.compiling.signature import (
     Parameter,
     Signature,
     argument_types,
 )
-from headgate.parameters import Output as OutputParameter
+from headgate.errors import DeclarationError
+from headgate.kernels.kernel import check_compiles
 from headgate.state.constraint import fits_key
+from headgate.state.parameters import Output as OutputParameter
 from headgate.state.schema import Schema
 from headgate.state.table import Access
 

@@ -19,10 +19,10 @@ from bench.plan_cost import make_operations, make_units, measure_planning
 from bench.report import render
 from bench.stopwatch import COUNTED, PARTS, SHARES, Stopwatch
 from bench.workloads import Phase, dynamic_ledger
-from headgate.execution import scheme as schemes_of_engine
-from headgate.execution.scheme import make_scheme
-from headgate.execution.units import UnitCrew
-from headgate.planning.precedence import PD, TD, chain_tasks, link, unit_tasks
+from headgate.parallel import scheme as schemes_of_engine
+from headgate.parallel.precedence import PD, TD, chain_tasks, link, unit_tasks
+from headgate.parallel.scheme import make_scheme
+from headgate.parallel.units import UnitCrew
 
 SMALL = replace(
     race.QUICK, rounds_min=2, rounds_max=2, seconds=0.0, phase_batches=2, plan_repeats=1,

@@ -7,8 +7,8 @@ import math
 from bench import simulate
 from bench.workloads import make_workload
 from headgate.cli.calibration import Spent
-from headgate.scheduling.decision import Thresholds
-from headgate.scheduling.simulation import critical_path_ns
+from headgate.lab.simulation import critical_path_ns
+from headgate.parallel.decision import Thresholds
 
 STRATEGIES = ("serial", "ready", "ready-operation")
 

@@ -101,7 +101,7 @@ def test_a_key_remembered_before_its_effect_is_durable_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A canary: without the key in the log, a call that was told is applied a second time."""
-    from headgate.calls import Calls
+    from headgate.engine.calls.remembered import Calls
 
     note = Calls.note
     monkeypatch.setattr(Calls, "note", lambda self, calls: note(self, calls) and {})

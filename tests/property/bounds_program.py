@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import headgate as hg
-from headgate.execution import bounds, pointers
+from headgate.compiling import bounds
+from headgate.kernels import pointers
 
 purses = hg.Table("purses", "id bigint, coins bigint", key="id", check="coins >= 0")
 

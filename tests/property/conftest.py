@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headgate import reading
+from headgate.engine import reading
 from headgate.execution import program
 from headgate.query.sql import Answer, run_sql
 

@@ -19,12 +19,13 @@ from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 
 import headgate as hg
-from headgate import inlet
-from headgate.execution import interpreter, kernel, program, steps
+from headgate.engine import inlet
+from headgate.engine.inlet import Arranger
+from headgate.engine.journal import Journal
+from headgate.execution import interpreter, program
 from headgate.execution.interpreter import Interpreter, RecordView
-from headgate.execution.source import SourceWriter
-from headgate.inlet import Arranger
-from headgate.journal import Journal
+from headgate.kernels import kernel, steps
+from headgate.kernels.source import SourceWriter
 from headgate.state.rows import Rows
 from headgate.state.strings import StringPool
 from headgate.testing import SerialOracle, difference, results_difference

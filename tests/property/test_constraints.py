@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 
 import headgate as hg
-from headgate.execution import keeper, kernel, program
+from headgate.execution import keeper, program
 from headgate.execution.keeper import Keeper
-from headgate.execution.source import SourceWriter
+from headgate.kernels import kernel
+from headgate.kernels.source import SourceWriter
 from headgate.state import integrity
 from headgate.testing import (
     SerialOracle,

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headgate as hg
-from headgate import journal
-from headgate import memory as memory_module
+from headgate.engine import journal
+from headgate.engine import memory as memory_module
 from headgate.testing import (
     SerialOracle,
     SimulatedClock,

@@ -15,8 +15,9 @@ import pyarrow as pa
 import pytest
 
 import headgate as hg
-from headgate.execution import kernel, program
-from headgate.execution.isolation_source import IsolationWriter
+from headgate.execution import program
+from headgate.kernels import kernel
+from headgate.kernels.isolation_source import IsolationWriter
 from headgate.testing import History, SerialOracle, difference, results_difference
 
 pytestmark = pytest.mark.timeout(900)  # on a busy machine compiling takes long

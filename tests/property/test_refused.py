@@ -10,11 +10,13 @@ import pyarrow as pa
 import pytest
 
 import headgate as hg
-from headgate.execution import kernel, program, readiness
-from headgate.execution import scheme as scheme_module
-from headgate.execution.isolation_source import IsolationWriter
-from headgate.execution.scheme_source import SchemeWriter
-from headgate.execution.unit_source import UnitWriter
+from headgate.execution import program
+from headgate.kernels import kernel
+from headgate.kernels.isolation_source import IsolationWriter
+from headgate.kernels.scheme_source import SchemeWriter
+from headgate.kernels.unit_source import UnitWriter
+from headgate.parallel import readiness
+from headgate.parallel import scheme as scheme_module
 from headgate.testing import SerialOracle, difference, results_difference
 
 jars = hg.Table("jars", "id bigint, n bigint", key="id")

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 import headgate as hg
-from headgate.execution import scheme as schemes
-from headgate.planning import graph as graphs
+from headgate.parallel import graph as graphs
+from headgate.parallel import scheme as schemes
 
 accounts = hg.Table("accounts", "id bigint, balance double, n bigint", key="id", check="n < 60")
 

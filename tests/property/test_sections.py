@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 import headgate as hg
-from headgate.execution import sections
 from headgate.execution.program import Program
+from headgate.parallel import sections
 from tests.property.test_schemes import CONTENTION, accounts, deposit, make_events, move
 
 SCHEMES = (
@@ -91,7 +91,7 @@ def test_sections_give_the_bytes_of_the_serial_scheme(
 def test_the_batch_is_really_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
     run_in_turn = sections.run_in_turn
-    from headgate.execution import scheme
+    from headgate.parallel import scheme
 
     def noting(run: Any, cut: Any, run_section: Any) -> None:
         seen.extend(len(section) for section in cut)

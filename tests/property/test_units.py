@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headgate as hg
-from headgate.execution import kernel as kernels
-from headgate.execution import nesting, program, units, versions
-from headgate.planning import precedence
+from headgate.execution import program
+from headgate.kernels import kernel as kernels
+from headgate.kernels import versions
+from headgate.parallel import nesting, precedence, units
 from headgate.testing import SerialOracle, difference, results_difference
 from tests.property import making
 from tests.property.family import FAMILY

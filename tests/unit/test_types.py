@@ -28,9 +28,9 @@ TYPED = ROOT / "tests" / "unit" / "typed"
 HANDED_OUT = (
     "headgate.web.client.Client",
     "headgate.spark.sink.Sink",
-    "headgate.calling.Call",
-    "headgate.planning.figures.Figures",
-    "headgate.scheduling.decision.Decision",
+    "headgate.engine.calls.calling.Call",
+    "headgate.parallel.figures.Figures",
+    "headgate.parallel.decision.Decision",
     "headgate.state.schema.Schema",
     "headgate.state.schema.Column",
     "headgate.state.schema.ColumnType",

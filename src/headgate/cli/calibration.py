@@ -19,22 +19,22 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.cli.output import make_console, make_grid
-from headgate.engine import Engine, open_engine
+from headgate.compiling.actions import abort
+from headgate.compiling.cache import cache_folder
+from headgate.engine.engine import Engine, open_engine
+from headgate.engine.inlet import Arranger
 from headgate.errors import InvariantError
-from headgate.execution.actions import abort
-from headgate.execution.cache import cache_folder
 from headgate.execution.run import Run
-from headgate.execution.scheme import SERIAL, Scheme, make_scheme
-from headgate.execution.units import UnitBatch, UnitCrew
-from headgate.inlet import Arranger
-from headgate.scheduling.calibration import (
+from headgate.lab.simulation import plan_batch
+from headgate.parallel.costs import (
     calibration_path,
     check_place,
     load_thresholds,
     save_thresholds,
 )
-from headgate.scheduling.decision import Thresholds
-from headgate.scheduling.simulation import plan_batch
+from headgate.parallel.decision import Thresholds
+from headgate.parallel.scheme import SERIAL, Scheme, make_scheme
+from headgate.parallel.units import UnitBatch, UnitCrew
 from headgate.state.table import Table
 from headgate.transactions import transaction
 

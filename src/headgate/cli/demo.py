@@ -23,7 +23,7 @@ from rich.table import Table as Grid
 
 from headgate.cli import ledger, proof
 from headgate.cli.tally import Replay, Tally
-from headgate.engine import Engine, open_engine
+from headgate.engine.engine import Engine, open_engine
 from headgate.errors import HeadgateError, InputError
 from headgate.query.sql import run_sql
 

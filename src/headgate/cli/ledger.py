@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headgate.execution.actions import abort
+from headgate.compiling.actions import abort
 from headgate.state.table import Table
 from headgate.transactions import output, transaction
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import typer
 
 from headgate.cli import output
+from headgate.engine.declaring.migrating import MEND, Trial, checked, migrate
+from headgate.engine.declaring.migrations import Migration
 from headgate.errors import InputError
-from headgate.migrating import MEND, Trial, checked, migrate
-from headgate.migrations import Migration
 from headgate.web.target import load_named
 
 

@@ -15,19 +15,19 @@ import pyarrow as pa
 
 from headgate.cli.curves import draw_page
 from headgate.cli.output import make_console, make_grid
-from headgate.engine import Engine, open_engine
+from headgate.compiling.cache import cache_folder
+from headgate.engine.engine import Engine, open_engine
 from headgate.errors import InputError
-from headgate.execution.cache import cache_folder
-from headgate.planning.precedence import Units
-from headgate.scheduling.calibration import load_thresholds
-from headgate.scheduling.decision import Thresholds
-from headgate.scheduling.simulation import (
+from headgate.lab.simulation import (
     CORES,
     PlannedBatch,
     plan_batch,
     speedups,
     with_units,
 )
+from headgate.parallel.costs import load_thresholds
+from headgate.parallel.decision import Thresholds
+from headgate.parallel.precedence import Units
 from headgate.transactions import Transaction
 from headgate.web.target import open_program
 

@@ -1,1 +1,1 @@
-"""Execution: transactions as machine code over rows, and the schemes that drive them."""
+"""Execution: a set of transactions over the rows of an engine, one batch after another."""

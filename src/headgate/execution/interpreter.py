@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headgate.execution.actions import DELETES, verdict, watched
-from headgate.execution.exact import Exact
-from headgate.execution.integers import Int64
+from headgate.compiling.actions import DELETES, verdict, watched
+from headgate.compiling.exact import Exact
+from headgate.compiling.integers import Int64
+from headgate.compiling.output import Output
+from headgate.compiling.plain import plain_form
+from headgate.compiling.signature import Signature
 from headgate.execution.keeper import Keeper
-from headgate.execution.output import Output
-from headgate.execution.plain import plain_form
-from headgate.execution.signature import Signature
 from headgate.state.integrity import constraints_on
 from headgate.state.layout import HEADER_EPOCH_SHIFT, Layout
 from headgate.state.rows import Rows
@@ -175,7 +175,7 @@ class Interpreter:
         self.function = plain_form(signature.function)
         self.tables = tables
         self.pool = pool
-        from headgate.execution.kernel import check_function
+        from headgate.kernels.kernel import check_function
 
         checks = {table.name: check_function(table) for table in signature.tables}
         self.checks = {name: one and plain_form(one) for name, one in checks.items()}

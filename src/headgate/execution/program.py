@@ -15,11 +15,14 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
+from headgate.compiling.cache import cache_folder
+from headgate.compiling.compiler import describe_error
+from headgate.compiling.signature import Signature
 from headgate.errors import DeclarationError, InputError, InvariantError
-from headgate.execution.cache import cache_folder
-from headgate.execution.compiler import describe_error
 from headgate.execution.interpreter import Interpreter
-from headgate.execution.isolation import (
+from headgate.execution.run import Run, Work
+from headgate.io import Clock, RealClock
+from headgate.isolation.levels import (
     LEVELS,
     PROTOCOLS,
     Isolated,
@@ -27,7 +30,7 @@ from headgate.execution.isolation import (
     run_isolated,
     scratch_rows,
 )
-from headgate.execution.kernel import (
+from headgate.kernels.kernel import (
     IsolationKernels,
     Kernel,
     UnitKernels,
@@ -37,17 +40,14 @@ from headgate.execution.kernel import (
     compile_first,
     literal_texts,
 )
-from headgate.execution.readiness import UNIT_PLAN, Readiness
-from headgate.execution.run import Run, Work
-from headgate.execution.scheme import SERIAL, Scheme, explain, run_parallel
-from headgate.execution.signature import Signature
-from headgate.execution.source import is_found_late, written
-from headgate.io import Clock, RealClock
-from headgate.planning.figures import Figures
-from headgate.planning.scratch import Scratch
-from headgate.scheduling.calibration import load_thresholds
-from headgate.scheduling.decision import Decision, Thresholds
-from headgate.scheduling.probing import Probing
+from headgate.kernels.source import is_found_late, written
+from headgate.parallel.costs import load_thresholds
+from headgate.parallel.decision import Decision, Thresholds
+from headgate.parallel.figures import Figures
+from headgate.parallel.probing import Probing
+from headgate.parallel.readiness import UNIT_PLAN, Readiness
+from headgate.parallel.scheme import SERIAL, Scheme, explain, run_parallel
+from headgate.parallel.scratch import Scratch
 from headgate.state.integrity import constraints_on
 from headgate.state.rows import Rows
 from headgate.state.strings import StringPool

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from headgate.execution.frame import Frame, FrameLayout
+from headgate.compiling.signature import Signature
 from headgate.execution.interpreter import error_reason, has_lost_its_error
-from headgate.execution.pointers import address
-from headgate.execution.signature import Signature
-from headgate.planning.scratch import Scratch
+from headgate.kernels.frame import Frame, FrameLayout
+from headgate.kernels.pointers import address
+from headgate.parallel.scratch import Scratch
 from headgate.state.columns import StoredColumn
 from headgate.state.constraint import Constraint, Unique
 from headgate.state.integrity import child_counts, unique_entries

@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from headgate.display import ROWS_MAX, counted, html_table, names
 from headgate.errors import InputError
+from headgate.state.display import ROWS_MAX, counted, html_table, names
 
 # Years before 1 and after 9999, infinite times, and whatever else Arrow has and Python has not.
 _UNREADABLE = (ValueError, OverflowError, pa.ArrowException)

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.state.columns import to_stored
-from headgate.state.kernels import numba
+from headgate.state.compiled import numba
 from headgate.state.layout import HEADER_EPOCH_SHIFT, WORD_BYTES
 from headgate.state.rows import Rows
 

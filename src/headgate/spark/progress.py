@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from headgate.metrics import StreamMetrics
-from headgate.sources import Applied
+from headgate.engine.metrics import StreamMetrics
+from headgate.engine.origins import Applied
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from headgate.engine import Engine
+    from headgate.engine.engine import Engine
 
 KEPT = 100
 LOG = logging.getLogger("headgate.progress")

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
 
 import pyarrow as pa
 
+from headgate.engine.events import as_table
+from headgate.engine.origins import Applied
 from headgate.errors import HeadgateError, InputError
-from headgate.events import as_table
-from headgate.sources import Applied
 from headgate.state.schema import Schema
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headgate.errors import check_invariant
+from headgate.state.compiled import numba
 from headgate.state.fitting import faults_of_lists, fit, lists_of, one_array
-from headgate.state.kernels import numba
 from headgate.state.layout import STORED
 from headgate.state.schema import BOUNDS, ColumnType
 from headgate.state.strings import StringPool

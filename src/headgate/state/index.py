@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from headgate.state.kernels import numba
+from headgate.state.compiled import numba
 from headgate.state.prefetch import prefetch
 
 SLOT_MASK = np.int64(0xFFFFFFFF)

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from headgate.state.compiled import numba
 from headgate.state.index import ALIVE, RELEASED, TAG_MASK, WORD_BYTES, insert, mix
-from headgate.state.kernels import numba
 from headgate.state.prefetch import prefetch
 
 ROWS_MIN = 1 << 17  # a smaller table is filled by one thread

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from headgate.state.compiled import numba
 from headgate.state.constraint import Constraint, Reference, Unique
 from headgate.state.index import SLOT_MASK, TAG_MASK, mix
-from headgate.state.kernels import numba
 from headgate.state.rows import LOAD_FACTOR, Rows
 from headgate.state.table import Table
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.errors import check_invariant
-from headgate.state.kernels import numba
+from headgate.state.compiled import numba
 
 CODE_MASK = np.int64(0x7FFFFFFFFFFFFFFF)
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)

@@ -9,9 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from headgate.display import html_table
 from headgate.errors import DeclarationError, shown
-from headgate.parameters import Row, Rows
 from headgate.state.check import Check, parse_check
 from headgate.state.constraint import (
     KEY_KINDS,
@@ -21,6 +19,8 @@ from headgate.state.constraint import (
     parse_references,
     parse_unique,
 )
+from headgate.state.display import html_table
+from headgate.state.parameters import Row, Rows
 from headgate.state.schema import Column, Schema, default_value, logical_value, split_list
 
 

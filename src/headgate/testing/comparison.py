@@ -14,7 +14,7 @@ from headgate.testing.scalars import same
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headgate.engine import Engine
+    from headgate.engine.engine import Engine
     from headgate.state.table import Table
     from headgate.testing.oracle import SerialOracle
 

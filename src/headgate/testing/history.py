@@ -24,7 +24,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headgate.execution.isolation import Recording
+    from headgate.isolation.levels import Recording
 
 KINDS = {
     "G0": "a cycle of writes: the writes of two transactions are in no one order",

@@ -24,9 +24,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from headgate.execution.actions import Abort, watched
-from headgate.execution.output import Output
-from headgate.execution.signature import Signature
+from headgate.compiling.actions import Abort, watched
+from headgate.compiling.output import Output
+from headgate.compiling.signature import Signature
 from headgate.state.table import Access, Table
 from headgate.testing.arrival import Event, Inlet, Rules, examine, in_order, make_rules, result
 from headgate.testing.body import body

@@ -18,8 +18,8 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from headgate.calling import Call
 from headgate.durability import StoreReader
+from headgate.engine.calls.calling import Call
 from headgate.errors import InputError, not_among
 from headgate.query.limits import Limit
 from headgate.query.stored import Origin, origin_of, recorded_names

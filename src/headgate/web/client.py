@@ -19,6 +19,7 @@ import httpx
 import orjson
 import pyarrow as pa
 
+from headgate.engine.results import Result
 from headgate.errors import (
     ConflictError,
     HeadgateError,
@@ -29,7 +30,6 @@ from headgate.errors import (
     shown,
 )
 from headgate.query.answer import Answer
-from headgate.results import Result
 from headgate.state.objects import unwrapped
 from headgate.state.schema import ColumnType, Schema
 from headgate.web.answers import ARROW, EPOCH_HEADER

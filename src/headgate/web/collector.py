@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from queue import SimpleQueue
 from typing import Any, Protocol
 
-from headgate.calling import Begun, Call
+from headgate.engine.calls.calling import Begun, Call
+from headgate.engine.results import Result
 from headgate.errors import InputError
-from headgate.results import Result
 
 TOGETHER_MAX = 512
 

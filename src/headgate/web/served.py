@@ -15,13 +15,13 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from headgate.calling import Calling
-from headgate.declarations import read_table as declared_table
 from headgate.durability import StoreReader
 from headgate.durability.format import MANIFEST_NAME
-from headgate.engine import Engine
+from headgate.engine.calls.calling import Calling
+from headgate.engine.declaring.declarations import read_table as declared_table
+from headgate.engine.engine import Engine
+from headgate.engine.metrics import Metrics
 from headgate.errors import HeadgateError, StoreError
-from headgate.metrics import Metrics
 from headgate.query.sql import named_in
 from headgate.query.store_sql import RESULTS, gather_store, query_store, tables_of
 from headgate.state.table import Table

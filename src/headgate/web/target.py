@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from headgate.durability.format import MANIFEST_NAME
-from headgate.engine import Engine
+from headgate.engine.engine import Engine
 from headgate.errors import HeadgateError, InputError
 from headgate.web.served import Served, ServedEngine, ServedStore
 

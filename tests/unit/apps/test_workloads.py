@@ -19,7 +19,7 @@ from bench.workloads import (
     make_workload,
     zipf_shares,
 )
-from headgate.execution.compiler import compile_along
+from headgate.compiling.compiler import compile_along
 from headgate.testing import SerialOracle, difference, results_difference
 
 NAMES = sorted(APPLICATIONS)

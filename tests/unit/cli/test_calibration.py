@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from headgate.cli import calibration as measuring
 from headgate.cli.commands import app
-from headgate.scheduling import calibration
-from headgate.scheduling.calibration import load_thresholds, save_thresholds
-from headgate.scheduling.decision import Thresholds
+from headgate.parallel import costs as calibration
+from headgate.parallel.costs import load_thresholds, save_thresholds
+from headgate.parallel.decision import Thresholds
 
 
 def test_every_cost_is_measured_kept_and_shown(

@@ -27,8 +27,8 @@ from headgate.cli.simulation import (
     simulate_events,
 )
 from headgate.errors import InputError
-from headgate.scheduling import calibration
-from headgate.scheduling.simulation import STRATEGIES
+from headgate.lab.simulation import STRATEGIES
+from headgate.parallel import costs as calibration
 from tests.unit.cli import payments
 from tests.unit.cli.payments import deposit, open_payments, pay
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import headgate as hg
-from headgate.calling import Call
-from headgate.calls import Calls
 from headgate.durability import StoreReader
+from headgate.engine.calls.calling import Call
+from headgate.engine.calls.remembered import Calls
 from headgate.testing import SerialOracle
 
 accounts = hg.Table(

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import headgate as hg
-from headgate.execution import canonical
-from headgate.execution.cache import code_fingerprint
-from headgate.execution.output import Output
-from headgate.execution.signature import Parameter, Signature
-from headgate.replay import fingerprint_of
+from headgate.compiling import canonical
+from headgate.compiling.cache import code_fingerprint
+from headgate.compiling.output import Output
+from headgate.compiling.signature import Parameter, Signature
+from headgate.engine.rerun import fingerprint_of
 from headgate.state.schema import Column, ColumnType, Schema
 from headgate.state.table import Access, Table
 

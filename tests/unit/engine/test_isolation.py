@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import headgate as hg
-from headgate.execution.isolation import choose_protocol
-from headgate.scheduling.decision import Thresholds
+from headgate.isolation.levels import choose_protocol
+from headgate.parallel.decision import Thresholds
 from headgate.testing import History
 
 cells = hg.Table("cells", "id bigint, n bigint", key="id")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import headgate as hg
-from headgate.metrics import OTHER_REASONS, REASONS_MAX, Meter, Stopwatch, Tally
+from headgate.engine.metrics import OTHER_REASONS, REASONS_MAX, Meter, Stopwatch, Tally
 from headgate.testing import SimulatedClock
 from tests.unit.engine.test_carry import ROUTES, at, event, open_bank, pay
 
@@ -197,7 +197,7 @@ def test_an_engine_logs_its_life(tmp_path: Path, caplog: pytest.LogCaptureFixtur
             engine.snapshot()
         told = [(record.levelname, record.name, record.message) for record in caplog.records]
     assert any(level == "INFO" and "opened" in words for level, _, words in told)
-    assert ("DEBUG", "headgate.streams", "stream 'pay': a batch of 1 results") in told
+    assert ("DEBUG", "headgate.engine.streams", "stream 'pay': a batch of 1 results") in told
     assert any(level == "INFO" and "snapshot of epoch 2" in words for level, _, words in told)
     assert any(level == "INFO" and "closed" in words for level, _, words in told)
     caplog.clear()

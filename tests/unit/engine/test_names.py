@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import headgate as hg
-from headgate.results import Result
+from headgate.engine.results import Result
 
 seats = hg.Table("seats", "id bigint, n bigint", key="id")
 

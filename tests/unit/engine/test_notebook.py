@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 import headgate as hg
-from headgate.display import CELL_CHARACTERS_MAX, COLUMNS_MAX, ROWS_MAX
 from headgate.query.answer import Answer
+from headgate.state.display import CELL_CHARACTERS_MAX, COLUMNS_MAX, ROWS_MAX
 
 notes = hg.Table(
     "notes", "id bigint, text string DEFAULT '<b>', n int DEFAULT 3", key="id", check="id < 1000"

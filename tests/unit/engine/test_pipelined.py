@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import headgate as hg
-from headgate.calling import Call
+from headgate.engine.calls.calling import Call
 from headgate.errors import HeadgateError, StoreError
 from headgate.testing import SerialOracle
 from headgate.testing.disk import SimulatedDisk

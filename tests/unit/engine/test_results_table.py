@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import headgate as hg
-from headgate import memory
+from headgate.engine import memory
 from tests.unit.engine.test_carry import event, open_bank, pay
 
 QUERY = "select epoch, event_id, outcome, reason from results order by epoch, position"

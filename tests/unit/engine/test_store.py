@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import headgate as hg
-from headgate.declarations import FORMAT
 from headgate.durability.manifest import read_manifest, write_manifest
+from headgate.engine.declaring.declarations import FORMAT
 from headgate.testing import SimulatedClock, SimulatedDisk
 
 accounts = hg.Table("accounts", "id bigint, n bigint, note string", key="id")

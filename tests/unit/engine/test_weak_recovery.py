@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import headgate as hg
-from headgate import journal
+from headgate.engine import journal
 
 accounts = hg.Table("accounts", "id bigint, balance bigint, note string", key="id")
 EVENT = "ts timestamp, kind string, src bigint, dst bigint, amount bigint"

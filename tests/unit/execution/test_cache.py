@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import headgate
-from headgate.execution import cache
+from headgate.compiling import cache
 
 # --- real processes -------------------------------------------------------------------------------
 

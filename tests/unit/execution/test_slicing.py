@@ -8,7 +8,7 @@ import pytest
 from numba.core.compiler import run_frontend
 
 import headgate as hg
-from headgate.execution.slicing import Cut, Slicing, slice_transaction
+from headgate.compiling.slicing import Cut, Slicing, slice_transaction
 
 rows = hg.Table("rows", "id bigint, x bigint, y bigint", key="id")
 notes = hg.Table("notes", "id bigint, n bigint", key="id")

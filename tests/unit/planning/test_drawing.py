@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import InputError
-from headgate.planning.drawing import UNITS_MAX, draw
-from headgate.planning.precedence import PD, TD, Precedence
+from headgate.parallel.drawing import UNITS_MAX, draw
+from headgate.parallel.precedence import PD, TD, Precedence
 from tests.unit.planning.units import Unit, linked
 
 SVG = "{http://www.w3.org/2000/svg}"

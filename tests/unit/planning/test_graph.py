@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.planning.figures import measure_transactions
-from headgate.planning.graph import Graph, Operations, build_graph, number_rows
+from headgate.parallel.figures import measure_transactions
+from headgate.parallel.graph import Graph, Operations, build_graph, number_rows
 
 ROWS = 6
 touches = st.dictionaries(st.integers(0, ROWS - 1), st.booleans(), max_size=4)

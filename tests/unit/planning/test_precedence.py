@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.planning.figures import measure, task_shape
-from headgate.planning.precedence import (
+from headgate.parallel.figures import measure, task_shape
+from headgate.parallel.precedence import (
     PD,
     TD,
     Precedence,

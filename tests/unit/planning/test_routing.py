@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headgate.planning.routing import Routing
+from headgate.engine.routing import Routing
 
 MANY = {value: value % 3 for value in range(40)}
 

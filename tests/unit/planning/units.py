@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from headgate.planning.precedence import Precedence, Units, link
+from headgate.parallel.precedence import Precedence, Units, link
 
 # A transaction is a list of units; a unit is the row it writes, or None, and other rows it reads.
 Unit = tuple[int | None, Sequence[int]]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headgate.planning.figures import Shape
-from headgate.scheduling.decision import (
+from headgate.parallel.decision import (
     Load,
     Thresholds,
     choose_transactions,
@@ -13,6 +12,7 @@ from headgate.scheduling.decision import (
     is_wide,
     worth_planning,
 )
+from headgate.parallel.figures import Shape
 
 COSTS = Thresholds()
 LOAD = Load(10_000, 20_000, cost_ns=20_000.0, abort_ratio=0.0, threads=2)

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import InputError
-from headgate.scheduling.decision import Thresholds
-from headgate.scheduling.simulation import (
+from headgate.lab.simulation import (
     STRATEGIES,
     PlannedBatch,
     critical_path_ns,
@@ -21,6 +20,7 @@ from headgate.scheduling.simulation import (
     speedups,
     with_units,
 )
+from headgate.parallel.decision import Thresholds
 from tests.unit.planning.units import Unit, linked
 
 FREE = Thresholds(

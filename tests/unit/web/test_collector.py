@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import headgate as hg
-from headgate.calling import Call
+from headgate.engine.calls.calling import Call
+from headgate.engine.results import Result
 from headgate.errors import InputError
-from headgate.results import Result
 from headgate.web.collector import Collector
 
 accounts = hg.Table("accounts", "id bigint, n bigint", key="id")

@@ -1,0 +1,174 @@
+"""The compile cache: kernels on disk under a fingerprint of everything that went into them.
+
+The fingerprint covers the generated source, the user's functions with all they call and refer to,
+the declarations, and the versions of Numba, Python and Headgate's own sources. A change in any of
+them is a new fingerprint, so a stale kernel is never found. What has no fingerprint is not cached.
+How compiled code is kept, and verified before it is read, is in state/compiled.py.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import hashlib
+import linecache
+import platform
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headgate.compiling import bounds
+from headgate.compiling.canonical import of_table
+from headgate.compiling.compiler import is_user_function, references
+from headgate.compiling.output import Output
+from headgate.io import RealDisk, read_file
+from headgate.state.compiled import GENERATED, cache_folder, numba, vault
+from headgate.state.table import Access, Table
+
+__all__ = [
+    "cache_folder", "code_fingerprint", "fingerprint", "is_known_good", "load_source",
+    "remember_good",
+]  # fmt: skip
+
+_DISK = RealDisk()
+_GOOD = b"compiled and accepted"
+_PLAIN: tuple[Any, ...] = (bool, int, float, complex, str, bytes, type(None))
+
+
+@functools.cache
+def _own_sources() -> str:
+    """A digest of the sources kernels are made from: a new Headgate compiles anew."""
+    digest = hashlib.sha256()
+    folder = Path(__file__).resolve().parents[1]
+    for part in ("compiling", "kernels", "execution", "parallel", "isolation", "state"):
+        for name in _DISK.list(str(folder / part)):
+            if name.endswith(".py"):
+                digest.update(name.encode())
+                digest.update(read_file(_DISK, str(folder / part / name)))
+    return digest.hexdigest()
+
+
+def fingerprint(*parts: Any) -> str | None:
+    """A digest of the parts (texts, numbers, functions...), or None if one cannot be digested."""
+    digest = hashlib.sha256()
+    versions = (
+        numba.__version__, np.__version__, sys.version, platform.machine(), _own_sources(),
+        bounds.IS_ON,
+    )  # fmt: skip
+    digest.update(repr(versions).encode())
+    try:
+        for part in parts:
+            _update(digest, part, set())
+    except TypeError:
+        return None
+    return digest.hexdigest()[:32]
+
+
+def code_fingerprint(*parts: Any) -> str | None:
+    """As `fingerprint`, but of the parts alone: the same for every version of what runs them."""
+    digest = hashlib.sha256()
+    try:
+        for part in parts:
+            _update(digest, part, set())
+    except TypeError:
+        return None
+    return digest.hexdigest()[:32]
+
+
+def _update(digest: Any, value: Any, seen: set[int]) -> None:
+    if isinstance(value, enum.Enum):  # before what is plain: many are numbers, too
+        digest.update(f"enum:{type(value).__qualname__}.{value.name};".encode())
+        _update(digest, value.value, seen)
+    elif isinstance(value, np.generic):
+        digest.update(f"{value.dtype.str}:".encode() + value.tobytes())
+    elif isinstance(value, _PLAIN):
+        # As the plain type shows it: what is made of one may show itself as it likes.
+        base = next(kind for kind in _PLAIN if isinstance(value, kind))
+        digest.update(f"{type(value).__name__}:{base.__repr__(value)};".encode())
+    elif isinstance(value, (tuple, list, frozenset)):
+        items = sorted(value, key=repr) if isinstance(value, frozenset) else value
+        digest.update(f"{type(value).__name__}{len(value)}(".encode())
+        for item in items:
+            _update(digest, item, seen)
+    elif isinstance(value, types.CodeType):
+        _update_code(digest, value, seen)
+    elif isinstance(value, types.ModuleType):
+        is_ours = value.__name__.partition(".")[0] == "headgate"
+        version = "" if is_ours else getattr(value, "__version__", "")
+        digest.update(f"module:{value.__name__}:{version};".encode())
+    elif isinstance(value, types.FunctionType) and is_user_function(value):
+        _update_function(digest, value, seen)
+    elif isinstance(value, np.ndarray):
+        digest.update(f"{value.dtype}{value.shape}".encode() + value.tobytes())
+    elif hasattr(value, "py_func"):  # a function the user compiled with Numba
+        _update(digest, value.py_func, seen)
+    elif callable(value) and hasattr(value, "__module__") and hasattr(value, "__qualname__"):
+        # Where our own stand is our affair, and may change.
+        is_ours = str(value.__module__).partition(".")[0] == "headgate"
+        place = "headgate" if is_ours else value.__module__
+        digest.update(f"callable:{place}.{value.__qualname__};".encode())
+    elif isinstance(value, Table):
+        _update(digest, of_table(value), seen)
+    elif isinstance(value, np.ufunc):
+        digest.update(f"ufunc:{value.__name__};".encode())
+    else:
+        raise TypeError(f"cannot fingerprint {type(value).__name__}")
+
+
+def _update_function(digest: Any, function: types.FunctionType, seen: set[int]) -> None:
+    if id(function) in seen:
+        return
+    seen.add(id(function))
+    _update_code(digest, function.__code__, seen)
+    for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).items()):
+        if not isinstance(default, (Access, Output)):  # those are in the declaration's own digest
+            _update(digest, default, seen)
+    for name, value in sorted(references(function).items()):
+        digest.update(f"{name}=".encode())
+        _update(digest, value, seen)
+
+
+def _update_code(digest: Any, code: types.CodeType, seen: set[int]) -> None:
+    digest.update(code.co_code)
+    names = (code.co_names, code.co_varnames, code.co_freevars, code.co_argcount)
+    digest.update(repr(names).encode())
+    _update(digest, code.co_consts, seen)
+
+
+_LOADED: dict[tuple[str, ...], dict[str, Any]] = {}  # what this process has loaded before
+
+
+def load_source(source: str, name: str, mark: str | None, scope: dict[str, Any]) -> dict[str, Any]:
+    """Run generated source with these names in scope; what is compiled of it is kept on disk.
+
+    Without a fingerprint it is not kept. The source itself is only ever taken from memory.
+    """
+    key = name, mark or "", source, str(cache_folder())  # tests seed faults in folders of their own
+    if mark is not None and key in _LOADED:
+        return _LOADED[key]
+    if mark is None:
+        source = source.replace("@njit(nogil=True, cache=True)", "@njit(nogil=True)")
+    module = types.ModuleType(f"{GENERATED}{mark or 'unsaved'}")
+    module.__dict__.update(scope)
+    file = f"<headgate {name} {mark or 'unsaved'}>"
+    linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
+    if mark is not None:
+        # Numba pickles by module name when it keeps compiled code.
+        sys.modules[module.__name__] = module
+    exec(compile(source, file, "exec"), module.__dict__)
+    if mark is not None:
+        _LOADED[key] = module.__dict__
+    return module.__dict__
+
+
+def is_known_good(mark: str | None) -> bool:
+    """Whether this very function was compiled and accepted before."""
+    return mark is not None and vault().read(f"checked/{mark}") == _GOOD
+
+
+def remember_good(mark: str | None) -> None:
+    if mark is not None:
+        vault().write(f"checked/{mark}", _GOOD)

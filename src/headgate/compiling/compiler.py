@@ -1,0 +1,555 @@
+"""The compiler: a user's Python function, and those it calls, as Numba functions over our values.
+
+One extra pass gives the function Python's meaning where Numba's differs: integer sums and products
+that leave 64 bits raise OverflowError, texts are codes, and setting a column obeys its type.
+"""
+
+from __future__ import annotations
+
+import dis
+import enum
+import operator
+import re
+import types as python_types
+from typing import Any
+
+import numba
+import numpy as np
+from numba.core import ir, types
+from numba.core.compiler import CompilerBase, DefaultPassBuilder
+from numba.core.compiler_machinery import AnalysisPass, FunctionPass, register_pass
+from numba.core.ir_utils import build_definitions, get_definition, guard, mk_unique_var
+from numba.core.typed_passes import NopythonTypeInference
+from numba.core.untyped_passes import FixupArgs, RewriteDynamicRaises
+
+from headgate.compiling import actions
+from headgate.compiling.exactness import refuse_inexact
+from headgate.compiling.integers import (
+    CHECKED_BUILTINS,
+    CHECKED_MATH,
+    CHECKED_OPERATORS,
+    MAX,
+    MIN,
+    real_power,
+)
+from headgate.compiling.refusal import ALWAYS, Refusal
+from headgate.compiling.values import AbortType, same_length, store_column, text_of
+from headgate.errors import DeclarationError
+from headgate.state.strings import text_code
+
+FUNCTIONS = "__headgate_functions__"  # in a clone's globals: function -> its compiled form
+CUT = "__headgate_cut__"  # in a clone's globals: which slice of it to keep, see slicing.py
+_MEMBER_DEPTH = 3
+AS_PYTHON = "change that line, or declare the transaction with compiled=False to run it as Python"
+_ACTIONS = (actions.abort, actions.delete, actions.decimal)
+
+
+# --- the pass -----------------------------------------------------------------------------------
+
+
+@register_pass(mutates_CFG=False, analysis_only=False)
+class _Meaning(FunctionPass):
+    """Rewrites the untyped IR: texts to codes, column stores and checked arithmetic to calls."""
+
+    _name = "headgate_meaning"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def run_pass(self, state: Any) -> bool:
+        func_ir = state.func_ir
+        rewriter = _Rewriter(func_ir, state.func_id.func.__globals__.get(FUNCTIONS, {}))
+        for block in func_ir.blocks.values():
+            block.body = [new for old in block.body for new in rewriter.rewrite(block, old)]
+        func_ir._definitions = build_definitions(func_ir.blocks)
+        return True
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _Cutting(FunctionPass):
+    """Leaves only one slice of the function where one was asked for."""
+
+    _name = "headgate_cutting"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def run_pass(self, state: Any) -> bool:
+        cut = state.func_id.func.__globals__.get(CUT)
+        if cut is None:
+            return False
+        cut.apply(state.func_ir)
+        state.func_ir._definitions = build_definitions(state.func_ir.blocks)
+        return True
+
+
+@register_pass(mutates_CFG=False, analysis_only=True)
+class _Exactness(AnalysisPass):
+    """Refuses values that Numba would quietly turn into another kind of number."""
+
+    _name = "headgate_exactness"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def run_pass(self, state: Any) -> bool:
+        refuse_inexact(state.func_ir, state.typemap, state.calltypes, state.return_type)
+        return False
+
+
+class _Rewriter:
+    def __init__(self, func_ir: Any, functions: dict[Any, Any]) -> None:
+        self.func_ir = func_ir
+        self.functions = functions
+        self.literal_names = self._literal_arguments()
+
+    def _literal_arguments(self) -> set[str]:
+        """Variables handed to decimal() and getattr(): their literals must stay literals."""
+        names: set[str] = set()
+        for block in self.func_ir.blocks.values():
+            for call in block.find_exprs(op="call"):
+                if self._value_of(call.func) in (actions.decimal, getattr):
+                    names.update(argument.name for argument in call.args)
+        return names
+
+    def _value_of(self, variable: Any) -> Any:
+        """The Python object a variable stands for, through globals and module attributes."""
+        definition = guard(get_definition, self.func_ir, variable)
+        if isinstance(definition, (ir.Global, ir.FreeVar, ir.Const)):
+            return definition.value
+        if isinstance(definition, ir.Expr) and definition.op == "getattr":
+            owner = self._value_of(definition.value)
+            if isinstance(owner, (python_types.ModuleType, enum.EnumType, enum.Enum)):
+                return getattr(owner, definition.attr, None)
+        return None
+
+    def rewrite(self, block: Any, statement: Any) -> list[Any]:
+        if isinstance(statement, ir.SetAttr):
+            return self._store(block, statement)
+        if not isinstance(statement, ir.Assign):
+            return [statement]
+        value = statement.value
+        if isinstance(value, (ir.Const, ir.Global, ir.FreeVar)):
+            return self._named(block, statement, value.value)
+        if not isinstance(value, ir.Expr):
+            return [statement]
+        if value.op in ("binop", "inplace_binop", "unary"):
+            return self._operation(block, statement)
+        if value.op == "getattr":
+            return self._member(block, statement)
+        if value.op == "call":
+            return self._called(block, statement)
+        if value.op in _UNKNOWN_FORMS:
+            raise Refusal(_UNKNOWN_FORMS[value.op], loc=statement.loc)
+        return [statement]
+
+    def _operation(self, block: Any, statement: Any) -> list[Any]:
+        value = statement.value
+        function = CHECKED_OPERATORS.get(value.fn)
+        if function is None:
+            return [statement]
+        args = [value.value] if value.op == "unary" else [value.lhs, value.rhs]
+        if value.fn in (operator.pow, operator.ipow) and self._is_real_power(*args):
+            function = real_power
+        return self._call(block, function, args, statement.target, statement.loc)
+
+    def _is_real_power(self, base: Any, exponent: Any) -> bool:
+        """Whether constants tell that the power of floats is no complex number."""
+        given, raised = self._value_of(base), self._value_of(exponent)
+        if isinstance(given, (int, float)) and given >= 0:
+            return True
+        return isinstance(raised, float) and raised.is_integer()
+
+    def _named(self, block: Any, statement: Any, value: Any) -> list[Any]:
+        """A constant, global or closure value: as it is, in its compiled form, or refused."""
+        if isinstance(value, str):
+            return self._text(block, statement, value)
+        if (number := as_number(value)) is not value:
+            return [ir.Assign(ir.Const(number, statement.loc), statement.target, statement.loc)]
+        replaced = _replacement(value)
+        if replaced is not None:
+            found = ir.Global(getattr(value, "__name__", "call"), replaced, statement.loc)
+            return [ir.Assign(found, statement.target, statement.loc)]
+        if value is ir.UNDEFINED:
+            raise Refusal(f"the name {statement.value.name} is not defined{ALWAYS}", statement.loc)
+        why = refused_value(value, self.functions)
+        if why is not None:
+            name = getattr(statement.value, "name", None)
+            what = f"{name} is {why}" if name else f"here is {why}"
+            raise Refusal(what, loc=statement.loc)
+        return [statement]
+
+    def _called(self, block: Any, statement: Any) -> list[Any]:
+        value = statement.value
+        if dict(value.kws).keys() == {"strict"}:
+            return self._strict_zip(block, statement)
+        if self._value_of(value.func) is pow:
+            if len(value.args) != 2 or value.kws:
+                raise Refusal("pow takes two values here", loc=statement.loc)
+            if self._is_real_power(*value.args):
+                return self._call(block, real_power, value.args, statement.target, statement.loc)
+        return [statement]
+
+    def _strict_zip(self, block: Any, statement: Any) -> list[Any]:
+        """zip(a, b, strict=...): Numba's zip takes no keywords, so compare the lengths first."""
+        call = statement.value
+        strict = guard(self.func_ir.infer_constant, dict(call.kws)["strict"])
+        if self._value_of(call.func) is not zip or strict not in (True, False):
+            return [statement]
+        plain = ir.Assign(
+            ir.Expr.call(call.func, call.args, (), call.loc), statement.target, statement.loc
+        )
+        if not strict:
+            return [plain]
+        nothing = ir.Var(block.scope, mk_unique_var("$lengths"), statement.loc)
+        return [*self._call(block, same_length, call.args, nothing, statement.loc), plain]
+
+    def _member(self, block: Any, statement: Any) -> list[Any]:
+        """A member of a module: a constant, or a function in its compiled form."""
+        owner = self._value_of(statement.value.value)
+        found = self._value_of(statement.target)
+        if isinstance(owner, enum.IntEnum) and isinstance(found, str):
+            return self._text(block, statement, found)
+        is_member = isinstance(owner, enum.IntEnum) and isinstance(found, int)
+        if (number := as_number(found)) is not found or is_member:
+            # Numba computes with members of an IntEnum as if they were of no certain width.
+            why = refused_value(number, self.functions)
+            if why is not None:
+                raise Refusal(f"{statement.value.attr} is {why}", loc=statement.loc)
+            return [ir.Assign(ir.Const(number, statement.loc), statement.target, statement.loc)]
+        if not isinstance(owner, python_types.ModuleType):
+            return [statement]
+        if isinstance(found, str):
+            return self._text(block, statement, found)
+        replaced = _replacement(found)
+        if isinstance(found, python_types.FunctionType) and found in self.functions:
+            replaced = self.functions[found]
+        if replaced is not None:
+            value = ir.Global(statement.value.attr, replaced, statement.loc)
+            return [ir.Assign(value, statement.target, statement.loc)]
+        why = refused_value(found, self.functions)
+        if why is not None and hasattr(owner, statement.value.attr):
+            raise Refusal(f"{owner.__name__}.{statement.value.attr} is {why}", loc=statement.loc)
+        return [statement]
+
+    def _text(self, block: Any, statement: Any, text: str) -> list[Any]:
+        if statement.target.name in self.literal_names:
+            return [statement]
+        code, setup = self._constant(block, text_code(text), statement.loc)
+        return [setup, *self._call(block, text_of, [code], statement.target, statement.loc)]
+
+    def _store(self, block: Any, statement: Any) -> list[Any]:
+        name, setup = self._constant(block, statement.attr, statement.loc)
+        nothing = ir.Var(block.scope, mk_unique_var("$stored"), statement.loc)
+        args = [statement.target, name, statement.value]
+        return [setup, *self._call(block, store_column, args, nothing, statement.loc)]
+
+    def _constant(self, block: Any, value: Any, loc: Any) -> tuple[Any, Any]:
+        variable = ir.Var(block.scope, mk_unique_var("$constant"), loc)
+        return variable, ir.Assign(ir.Const(value, loc), variable, loc)
+
+    def _call(self, block: Any, function: Any, args: list[Any], target: Any, loc: Any) -> list[Any]:
+        callee = ir.Var(block.scope, mk_unique_var("$callee"), loc)
+        found = ir.Global(getattr(function, "__name__", "call"), function, loc)
+        call = ir.Expr.call(callee, args, (), loc)
+        return [ir.Assign(found, callee, loc), ir.Assign(call, target, loc)]
+
+
+_UNKNOWN_FORMS = {
+    "make_function": "a function inside the function; define it beside the transaction",
+    "build_set": "a set has no order that is the same everywhere; use a tuple",
+    "build_map": "a dict has no compiled form; use if and elif, or a table",
+    "yield": "a generator has no compiled form; use a loop",
+}
+_PERMITTED = (
+    bool, enumerate, getattr, len, range, zip,
+    actions.abort, actions.delete, actions.decimal,
+)  # fmt: skip
+
+
+def as_number(value: Any) -> Any:
+    """A member of an IntEnum, also within a tuple, as the integer it is; else the value itself."""
+    if isinstance(value, enum.IntEnum):
+        return int(value)
+    if type(value) is tuple and any(as_number(part) is not part for part in value):
+        return tuple(map(as_number, value))
+    return value
+
+
+def _replacement(value: Any) -> Any:
+    """What to call instead of a builtin or a function of math, or None."""
+    for table in (CHECKED_BUILTINS, CHECKED_MATH):
+        for known, checked in table.items():
+            if value is known:
+                return checked
+    return None
+
+
+def refused_value(value: Any, functions: dict[Any, Any]) -> str | None:
+    """Why a compiled function may not use this value of its module, or None if it may."""
+    if value is None or isinstance(value, (bool, float, str, enum.Enum, python_types.ModuleType)):
+        return None
+    if isinstance(value, int):
+        return None if MIN <= value <= MAX else f"an integer beyond 64 bits: {value}"
+    if isinstance(value, (tuple, slice)):
+        parts = value if isinstance(value, tuple) else (value.start, value.stop, value.step)
+        reasons = (refused_value(part, functions) for part in parts)
+        return next((f"a tuple with {reason}" for reason in reasons if reason), None)
+    if any(value is known for known in (*_PERMITTED, *CHECKED_BUILTINS, *CHECKED_MATH)):
+        return None
+    if isinstance(value, type):
+        is_plain = issubclass(value, (BaseException, enum.Enum))
+        return None if is_plain else f"the class {value.__name__}, which has no compiled form"
+    if isinstance(value, (list, dict, set, bytearray, np.ndarray)):
+        kind = type(value).__name__
+        return f"a {kind}, which may change while the engine runs; use a tuple"
+    if any(value is known for known in functions.values()) or _is_own(value):
+        return None
+    if value is any or value is all:
+        return "a function that has no compiled form; write a loop"
+    if callable(value):
+        return "a function whose compiled form does not give what Python gives"
+    return f"a {type(value).__name__}, which has no compiled form"
+
+
+def _is_own(value: Any) -> bool:
+    """Whether a function is one of Headgate's own, such as a pointer intrinsic."""
+    module = str(getattr(value, "__module__", ""))
+    return module.split(".")[0] == "headgate" or module == "numba.core.unsafe.eh"  # its try blocks
+
+
+class _Compiler(CompilerBase):
+    def define_pipelines(self) -> list[Any]:
+        manager = DefaultPassBuilder.define_nopython_pipeline(self.state)
+        manager.add_pass_after(_Cutting, FixupArgs)
+        manager.add_pass_after(_Meaning, RewriteDynamicRaises)
+        manager.add_pass_after(_Exactness, NopythonTypeInference)
+        manager.finalize()
+        return [manager]
+
+
+# --- functions and what they refer to -----------------------------------------------------------
+
+
+def references(function: python_types.FunctionType) -> dict[str, Any]:
+    """The global and closure values a function's code names, module members as 'module.name'."""
+    code = function.__code__
+    names = _code_names(code)
+    loaded = _loaded_names(code)
+    found = {name: function.__globals__[name] for name in loaded if name in function.__globals__}
+    cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
+    found.update({name: cell.cell_contents for name, cell in cells if _is_filled(cell)})
+    found.update(_members(found, names))
+    return found
+
+
+def _members(found: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    """What the code may reach through modules and classes: 'module.name', 'package.module.name'."""
+    members: dict[str, Any] = {}
+    for owner, value in found.items():
+        if isinstance(value, (python_types.ModuleType, type)):
+            for name in names:
+                if f"{owner}.{name}".count(".") <= _MEMBER_DEPTH and hasattr(value, name):
+                    members[f"{owner}.{name}"] = getattr(value, name)
+    if members:
+        members.update(_members(members, names))
+    return members
+
+
+def _code_names(code: python_types.CodeType) -> set[str]:
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, python_types.CodeType):
+            names |= _code_names(constant)
+    return names
+
+
+def _loaded_names(code: python_types.CodeType) -> set[str]:
+    """The names it looks up as globals; attribute names are not among them."""
+    names = {
+        str(step.argval)
+        for step in dis.get_instructions(code)
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")
+    }
+    for constant in code.co_consts:
+        if isinstance(constant, python_types.CodeType):
+            names |= _loaded_names(constant)
+    return names
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
+
+
+def is_user_function(value: Any) -> bool:
+    """Whether a plain Python function is to be compiled along (not ours, not a library's)."""
+    if not isinstance(value, python_types.FunctionType) or value in _ACTIONS:
+        return False
+    root = value.__module__.split(".")[0] if value.__module__ else ""
+    return root not in ("numba", "numpy", "headgate")
+
+
+def compile_along(function: Any, done: dict[Any, Any] | None = None, cut: Any = None) -> Any:
+    """A dispatcher of the function in which every Python function it calls is compiled too.
+
+    With a cut (see slicing.py) only one slice of the function itself is compiled.
+    """
+    done = {} if done is None else done
+    if function in done and cut is None:
+        return done[function]
+    scope = dict(function.__globals__)
+    scope[FUNCTIONS] = done
+    if cut is not None:
+        scope[CUT] = cut
+    cells = tuple(python_types.CellType() for _ in function.__closure__ or ())
+    code = mended_code(function.__code__)
+    clone = python_types.FunctionType(code, scope, function.__name__, None, cells)
+    clone.__defaults__ = None if _has_accesses(function) else function.__defaults__
+    # A cached kernel imports this module when it is loaded; the user's may not be importable.
+    clone.__module__ = __name__
+    dispatcher = numba.njit(nogil=True, pipeline_class=_Compiler)(clone)
+    if cut is None:
+        done[function] = dispatcher
+    for name, value in references(function).items():
+        if is_user_function(value):
+            compiled = compile_along(value, done)
+            if "." not in name and name in scope:
+                scope[name] = compiled
+    for cell, old in zip(cells, function.__closure__ or (), strict=True):
+        if _is_filled(old):
+            value = old.cell_contents
+            cell.cell_contents = done.get(value, value) if is_user_function(value) else value
+    return dispatcher
+
+
+def mended_code(code: python_types.CodeType) -> python_types.CodeType:
+    """The code with `(q := value)` and `a = b = value` in a form that Numba reads rightly.
+
+    Of a value that is copied and stored Numba forgets the original: store it and load it again.
+    """
+    steps = bytearray(code.co_code)
+    copy, store, load = (dis.opmap[name] for name in ("COPY", "STORE_FAST", "LOAD_FAST"))
+    for place in range(0, len(steps) - 2, 2):
+        if steps[place] == copy and steps[place + 1] == 1 and steps[place + 2] == store:
+            steps[place], steps[place + 1] = store, steps[place + 3]
+            steps[place + 2] = load
+    inner = tuple(
+        mended_code(one) if isinstance(one, python_types.CodeType) else one
+        for one in code.co_consts
+    )
+    return code.replace(co_code=bytes(steps), co_consts=inner)
+
+
+def mended(function: Any) -> Any:
+    """The same function with mended code, for Numba's frontend."""
+    code = mended_code(function.__code__)
+    clone = python_types.FunctionType(
+        code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
+    clone.__kwdefaults__ = function.__kwdefaults__
+    clone.__module__ = function.__module__
+    return clone
+
+
+def _has_accesses(function: Any) -> bool:
+    from headgate.state.table import Access
+
+    return any(isinstance(value, Access) for value in function.__defaults__ or ())
+
+
+def compile_checked(dispatcher: Any, signature: tuple[Any, ...], where: str) -> None:
+    """Compile for these argument types; refuse with the line and the reason what cannot compile."""
+    try:
+        dispatcher.compile(signature)
+    except Exception as error:  # Numba's own checks are partly bare assertions
+        raise DeclarationError(f"{where} {describe_error(error, dispatcher.py_func)}") from None
+    answer = dispatcher.overloads[signature].signature.return_type
+    inner = answer.type if isinstance(answer, types.Optional) else answer
+    if not isinstance(inner, (types.NoneType, AbortType)):
+        raise DeclarationError(
+            f"{where} returns a value of type {answer}; a transaction returns nothing or "
+            'hg.abort("why"), and hands values on through hg.output(...)'
+        )
+
+
+def describe_error(error: Exception, function: Any = None) -> str:
+    """Numba's long message as one line: the source line and the innermost reason."""
+    reason = reason_of(error)
+    if reason.endswith(ALWAYS):  # it would fail as Python, too
+        return f"cannot be compiled: {_place_of(error, function)}{reason.removesuffix(ALWAYS)}"
+    return f"cannot be compiled: {_place_of(error, function)}{reason}; {AS_PYTHON}"
+
+
+def _place_of(error: Exception, function: Any) -> str:
+    """The innermost line the message names, else where the function stands."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+    lines = re.findall(r'File "([^"]+)", line (\d+)', text)
+    ours = ("/numba/", "headgate/compiling/", "headgate/kernels/")
+    lines = [line for line in lines if not any(part in line[0] for part in ours)]
+    if "unify return type" in text:  # Numba names the returns in any order: take the last one
+        lines.sort(key=lambda line: -int(line[1]))
+    if lines:
+        return f"at {_file_of(lines[0][0], function)}:{lines[0][1]}: "
+    if function is None:
+        return ""
+    code = function.__code__
+    missing = re.search(r"name '(\w+)' is not defined", text)
+    line = code.co_firstlineno
+    for step in dis.get_instructions(code):
+        line = line if step.starts_line is None else int(step.starts_line)
+        if missing is not None and step.argval == missing[1]:
+            return f"at {code.co_filename}:{line}: "
+        if "context manager" in text and step.opname == "BEFORE_WITH":
+            return f"at {code.co_filename}:{line}: "
+    return f"at {code.co_filename}:{code.co_firstlineno}: "
+
+
+def _file_of(shown: str, function: Any) -> str:
+    """A file as Python names it: Numba shows it relative to where the process stands."""
+    if (
+        function is not None
+        and shown.rpartition("/")[2] == function.__code__.co_filename.rpartition("/")[2]
+    ):
+        return str(function.__code__.co_filename)
+    return shown
+
+
+def reason_of(error: Exception) -> str:
+    """The reason of Numba's long message: ours if there is one, else the operation it refused."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+    if found := re.search(r"Refusal: (.+)", text):
+        return found[1].strip()
+    if mixed := re.search(r"Cannot unify (.+?) and (.+?) for '([^']+)'", text):
+        return _mixed_reason(mixed[3], [mixed[1], mixed[2]])
+    if mixed := re.search(r"Can't unify return type from the following types: (.+)", text):
+        return _mixed_reason("return", mixed[1].split(", "))
+    called = re.search(r">>> (.+)", text)
+    if caught := re.search(r"exception_match\(\w+, (\w+)\)", text):
+        return f"except {caught[1]} has no compiled form, except Exception has"
+    if missing := re.search(r"name '(\w+)' is not defined", text):
+        return f"the name {missing[1]} is not defined{ALWAYS}"
+    if "No implementation of function" in text and called is not None:
+        return f"there is no compiled form of {called[1].strip()}"
+    return next((line.strip() for line in text.splitlines() if _is_reason(line)), "unknown reason")
+
+
+def _mixed_reason(name: str, kinds: list[str]) -> str:
+    """Why a name, or what is returned, that is one thing here and another there is refused."""
+    if any("abort" in kind for kind in kinds):
+        others = " or ".join(f"a {kind}" for kind in kinds if "abort" not in kind)
+        return (
+            f"hg.abort(...) on one way and {others} on another; write if ...: return hg.abort(...)"
+        )
+    said = ", ".join(f"a {kind}" for kind in kinds)
+    what = "it" if name.startswith("$") or name == "return" else name.partition(".")[0]
+    verb = "returns" if name == "return" else "is"
+    return f"{what} {verb} values of several kinds: {said}; give it one kind on every way"
+
+
+def _is_reason(line: str) -> bool:
+    skipped = ("Failed in", "During:", "File ", "-", "No implementation of function Function(<intr")
+    return bool(line.strip()) and not line.strip().startswith(skipped)

@@ -1,0 +1,127 @@
+"""Signatures: what a transaction's function takes, in words the kernels and the oracle share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from headgate.compiling.output import Output
+from headgate.compiling.values import EventType, RecordType, RowsType
+from headgate.state.layout import Layout, record_layout, row_layout
+from headgate.state.schema import Schema
+from headgate.state.table import Access, Table
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of the function: the event, rows of a table, or the output."""
+
+    name: str
+    stands_for: Access | Output | None  # None: the event
+
+
+@dataclass(frozen=True)
+class Signature:
+    """A transaction's name, function and parameters."""
+
+    name: str
+    function: Callable[..., Any]
+    event: Schema
+    parameters: tuple[Parameter, ...]
+    compiled: bool
+
+    @cached_property
+    def functions(self) -> dict[Any, Any]:
+        """Its function and those it calls as far as they are compiled: all kernels share them."""
+        return {}
+
+    @cached_property
+    def accesses(self) -> tuple[Access, ...]:
+        found = (parameter.stands_for for parameter in self.parameters)
+        return tuple(access for access in found if isinstance(access, Access))
+
+    @cached_property
+    def output(self) -> Schema | None:
+        for parameter in self.parameters:
+            if isinstance(parameter.stands_for, Output):
+                return parameter.stands_for.schema
+        return None
+
+    @cached_property
+    def out_layout(self) -> Layout | None:
+        """The layout of its output records, None when it has no output."""
+        return None if self.output is None else record_layout(self.output)
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """Where the address of each event column stands."""
+        return column_places(self.event)
+
+    @cached_property
+    def tables(self) -> tuple[Table, ...]:
+        """The tables it touches, each once, in the order of the parameters."""
+        return tuple(dict.fromkeys(access.table for access in self.accesses))
+
+
+def column_places(event: Schema) -> dict[str, int]:
+    """Where each event column's address stands; an array column takes two places."""
+    places, place = {}, 0
+    for column in event:
+        places[column.name] = place
+        place += 2 if column.type.element is not None else 1
+    return places
+
+
+def event_type(signature: Signature) -> EventType:
+    places = column_places(signature.event)
+    fields = []
+    for column in signature.event:
+        kind = column.type.element or column.type
+        element = kind.kind if column.type.element is not None else None
+        fields.append(
+            (
+                column.name,
+                column.type.kind,
+                kind.precision,
+                kind.scale,
+                places[column.name],
+                element,
+            )
+        )
+    return EventType(f"the event of {signature.name!r}", tuple(fields))
+
+
+def row_type(access: Access) -> RecordType:
+    layout = row_layout(access.table.schema, access.table.key)
+    return _record_type(f"table {access.table.name!r}", layout, access.read_only)
+
+
+def output_type(name: str, schema: Schema) -> RecordType:
+    return _record_type(f"the output of {name!r}", record_layout(schema), False)
+
+
+def _record_type(label: str, layout: Layout, read_only: bool) -> RecordType:
+    fields = tuple(
+        (f.name, f.type.kind, f.type.precision, f.type.scale, f.offset, f.format, f.is_key)
+        for f in layout.fields
+    )
+    return RecordType(label, fields, read_only)
+
+
+def argument_types(signature: Signature) -> tuple[Any, ...]:
+    """The Numba types of the function's arguments, in the order of its parameters."""
+    found: list[Any] = []
+    for parameter in signature.parameters:
+        role = parameter.stands_for
+        if role is None:
+            found.append(event_type(signature))
+        elif isinstance(role, Output):
+            found.append(output_type(signature.name, role.schema))
+        elif role.form == "at":
+            found.append(row_type(role))
+        else:
+            words = row_layout(role.table.schema, role.table.key).words
+            found.append(RowsType(row_type(role), 8 * words))
+    return tuple(found)

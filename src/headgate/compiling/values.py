@@ -1,0 +1,560 @@
+"""Values: the Numba types of what a transaction sees: rows, events, outputs, texts.
+
+A row is a pointer; a column is read and written at its offset in the row's bytes. Inside a function
+every integer is 64 bits and every float is a double, as in Python; a narrower column checks or
+rounds what is stored into it. Texts are codes (see `state.strings`).
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.core.imputils import lower_builtin
+from numba.core.typing.templates import (
+    AbstractTemplate,
+    AttributeTemplate,
+    infer,
+    signature,
+)
+from numba.extending import (
+    infer_getattr,
+    intrinsic,
+    lower_getattr_generic,
+    models,
+    overload,
+    register_model,
+)
+
+from headgate.compiling import actions
+from headgate.compiling.decimals import DecimalType, store_decimal
+from headgate.compiling.refusal import ALWAYS, Refusal
+from headgate.state.layout import STORED
+from headgate.state.schema import BOUNDS, FLOAT_END
+
+I64 = ir.IntType(64)
+STORED_LLVM = {
+    "u1": ir.IntType(8),
+    "i4": ir.IntType(32),
+    "i8": I64,
+    "f4": ir.FloatType(),
+    "f8": ir.DoubleType(),
+}
+
+
+class TextType(types.Type):
+    """A text, as its code."""
+
+    def __init__(self) -> None:
+        super().__init__(name="text")
+
+
+class AbortType(types.Type):
+    """The answer of `abort`: the code of the reason."""
+
+    def __init__(self) -> None:
+        super().__init__(name="abort")
+
+
+class RecordType(types.Type):
+    """A row or an output record: a pointer to its bytes.
+
+    `fields` is a tuple of (name, kind, precision, scale, offset, stored format, is key).
+    """
+
+    def __init__(self, label: str, fields: tuple[tuple[Any, ...], ...], read_only: bool) -> None:
+        self.label = label
+        self.fields = fields
+        self.read_only = read_only
+        mode = "read" if read_only else "write"
+        super().__init__(name=f"record({label}, {mode}, {fields})")
+
+    def field(self, name: str) -> tuple[Any, ...] | None:
+        return next((field for field in self.fields if field[0] == name), None)
+
+
+class RowsType(types.IterableType):
+    """The rows of an `each` access: base address of the table, slots, how many."""
+
+    def __init__(self, row: RecordType, row_bytes: int) -> None:
+        self.row = row
+        self.row_bytes = row_bytes
+        super().__init__(name=f"rows({row}, {row_bytes})")
+
+    @property
+    def iterator_type(self) -> types.Type:
+        return WalkType(self, _element_type(self))
+
+
+class EventType(types.Type):
+    """An event: the addresses of its columns and its row in them.
+
+    `fields` is a tuple of (name, kind, precision, scale, column number, element kind or None).
+    """
+
+    def __init__(self, label: str, fields: tuple[tuple[Any, ...], ...]) -> None:
+        self.label = label
+        self.fields = fields
+        super().__init__(name=f"event({label}, {fields})")
+
+    def field(self, name: str) -> tuple[Any, ...] | None:
+        return next((field for field in self.fields if field[0] == name), None)
+
+
+class ItemsType(types.IterableType):
+    """An array column of an event: address of the first element, how many."""
+
+    def __init__(self, kind: str, precision: int, scale: int) -> None:
+        self.kind = kind
+        self.precision = precision
+        self.scale = scale
+        super().__init__(name=f"items({kind}, {precision}, {scale})")
+
+    @property
+    def iterator_type(self) -> types.Type:
+        return WalkType(self, _element_type(self))
+
+
+class WalkType(types.SimpleIteratorType):
+    """The iterator over rows or items."""
+
+    def __init__(self, container: types.Type, element: types.Type) -> None:
+        self.container = container
+        super().__init__(name=f"walk({container})", yield_type=element)
+
+
+text_type = TextType()
+abort_type = AbortType()
+
+
+@register_model(TextType)
+@register_model(AbortType)
+@register_model(RecordType)
+class _WordModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, kind: types.Type) -> None:
+        super().__init__(manager, kind, I64)
+
+
+@register_model(EventType)
+class _EventModel(models.StructModel):
+    def __init__(self, manager: Any, kind: types.Type) -> None:
+        super().__init__(manager, kind, [("columns", types.int64), ("row", types.int64)])
+
+
+@register_model(RowsType)
+class _RowsModel(models.StructModel):
+    def __init__(self, manager: Any, kind: types.Type) -> None:
+        members = [("base", types.int64), ("slots", types.int64), ("count", types.int64)]
+        super().__init__(manager, kind, members)
+
+
+@register_model(ItemsType)
+class _ItemsModel(models.StructModel):
+    def __init__(self, manager: Any, kind: types.Type) -> None:
+        super().__init__(manager, kind, [("first", types.int64), ("count", types.int64)])
+
+
+@register_model(WalkType)
+class _WalkModel(models.StructModel):
+    def __init__(self, manager: Any, kind: Any) -> None:
+        members = [("container", kind.container), ("place", types.EphemeralPointer(types.int64))]
+        super().__init__(manager, kind, members)
+
+
+# --- reading a stored value ---------------------------------------------------------------------
+
+
+def value_type(kind: str, precision: int, scale: int) -> types.Type:
+    """The Numba type of a column's value inside a function."""
+    if kind == "decimal":
+        return DecimalType(scale, precision)
+    return {
+        "boolean": types.boolean,
+        "float": types.float64,
+        "double": types.float64,
+        "string": text_type,
+    }.get(kind, types.int64)
+
+
+def _load(builder: Any, address: Any, kind: str, stored: str) -> Any:
+    """The value at an address, widened to its type inside a function."""
+    pointer = builder.inttoptr(address, STORED_LLVM[stored].as_pointer())
+    value = builder.load(pointer)
+    if kind == "boolean":
+        return builder.icmp_unsigned("!=", value, ir.Constant(value.type, 0))
+    if kind == "decimal":
+        return builder.sext(value, ir.IntType(128))
+    if stored == "i4":
+        return builder.sext(value, I64)
+    if stored == "f4":
+        return builder.fpext(value, ir.DoubleType())
+    return value
+
+
+def _unknown(kind: Any, attr: str) -> Refusal:
+    names = ", ".join(field[0] for field in kind.fields)
+    return Refusal(f"{kind.label} has no column {attr!r}; the columns are: {names}{ALWAYS}")
+
+
+@infer_getattr
+class _RecordAttribute(AttributeTemplate):
+    key = RecordType
+
+    def generic_resolve(self, kind: RecordType, attr: str) -> types.Type:
+        field = kind.field(attr)
+        if field is None:
+            raise _unknown(kind, attr)
+        return value_type(field[1], field[2], field[3])
+
+
+@lower_getattr_generic(RecordType)
+def _record_column(context: Any, builder: Any, kind: Any, value: Any, attr: str) -> Any:
+    _, column_kind, _, _, offset, stored, _ = kind.field(attr)
+    return _load(builder, builder.add(value, I64(offset)), column_kind, stored)
+
+
+@infer_getattr
+class _EventAttribute(AttributeTemplate):
+    key = EventType
+
+    def generic_resolve(self, kind: EventType, attr: str) -> types.Type:
+        field = kind.field(attr)
+        if field is None:
+            raise _unknown(kind, attr)
+        _, column_kind, precision, scale, _, element = field
+        if element is not None:
+            return ItemsType(element, precision, scale)
+        return value_type(column_kind, precision, scale)
+
+
+def _word_at(builder: Any, address: Any, place: Any) -> Any:
+    """The int64 at address + 8 * place."""
+    pointer = builder.inttoptr(builder.add(address, builder.mul(place, I64(8))), I64.as_pointer())
+    return builder.load(pointer)
+
+
+@lower_getattr_generic(EventType)
+def _event_column(context: Any, builder: Any, kind: Any, value: Any, attr: str) -> Any:
+    _, column_kind, precision, scale, column, element = kind.field(attr)
+    event = cgutils.create_struct_proxy(kind)(context, builder, value=value)
+    base = _word_at(builder, event.columns, I64(column))
+    if element is None:
+        stored = STORED[column_kind]
+        size = STORED_LLVM[stored].get_abi_size(context.target_data)
+        return _load(
+            builder, builder.add(base, builder.mul(event.row, I64(size))), column_kind, stored
+        )
+    # An array column takes two places: its elements, then the row's first element.
+    offsets = _word_at(builder, event.columns, I64(column + 1))
+    first = _word_at(builder, offsets, event.row)
+    last = _word_at(builder, offsets, builder.add(event.row, I64(1)))
+    size = STORED_LLVM[STORED[element]].get_abi_size(context.target_data)
+    items = cgutils.create_struct_proxy(ItemsType(element, precision, scale))(context, builder)
+    items.first = builder.add(base, builder.mul(first, I64(size)))
+    items.count = builder.sub(last, first)
+    return items._getvalue()
+
+
+# --- writing a stored value ---------------------------------------------------------------------
+
+
+@intrinsic(prefer_literal=True)
+def store_column(typing_context: Any, row: Any, name: Any, value: Any) -> Any:
+    """`row.name = value`, with every rule about what may be stored where."""
+    if isinstance(value, types.Optional):
+        raise Refusal(
+            "the value is None on one way and something else on another; begin with a value of the "
+            'same kind instead of None, such as 0, 0.0 or "", or set it on every way'
+        )
+    if not isinstance(name, types.StringLiteral):
+        return None  # Numba tries again without literals after a refusal
+    attr = name.literal_value
+    if not isinstance(row, RecordType):
+        what = row.label if isinstance(row, EventType) else f"a {row}"
+        raise Refusal(f"only columns of rows and outputs can be set, not .{attr} of {what}{ALWAYS}")
+    field = row.field(attr)
+    if field is None:
+        raise _unknown(row, attr)
+    _, kind, precision, scale, offset, stored, is_key = field
+    if row.read_only:
+        raise Refusal(f"{row.label} was declared mode='read', so .{attr} cannot be set{ALWAYS}")
+    if is_key:
+        raise Refusal(f"{row.label}.{attr} is a key column and cannot be set{ALWAYS}")
+    target = value_type(kind, precision, scale)
+    plain = types.unliteral(value)
+    _refuse_store(f"{row.label}.{attr}", kind, plain)
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        address = builder.add(args[0], I64(offset))
+        pointer = builder.inttoptr(address, STORED_LLVM[stored].as_pointer())
+        if kind == "decimal":
+            word = store_decimal(context, builder, plain, args[2], precision, scale)
+        else:
+            word = context.cast(builder, args[2], plain, target)
+            word = _narrow(context, builder, word, kind, stored)
+        builder.store(word, pointer)
+        return context.get_dummy_value()
+
+    return types.void(row, name, plain), generate
+
+
+def _refuse_store(where: str, kind: str, value: types.Type) -> None:
+    fits = {
+        "boolean": isinstance(value, types.Boolean),
+        "float": isinstance(value, (types.Integer, types.Float)),
+        "double": isinstance(value, (types.Integer, types.Float)),
+        "string": isinstance(value, TextType),
+        "decimal": isinstance(value, (types.Integer, DecimalType)),
+    }.get(kind, isinstance(value, types.Integer))
+    if fits:
+        return
+    to_integer = isinstance(value, types.Float) and kind in ("int", "bigint")
+    hint = "; use int() or round()" if to_integer else ""
+    raise Refusal(f"{where} is {kind}, and a {value} cannot be stored in it{hint}{ALWAYS}")
+
+
+def _narrow(context: Any, builder: Any, value: Any, kind: str, stored: str) -> Any:
+    """A value as its column stores it; a number that does not fit is an OverflowError."""
+    if kind == "boolean":
+        return builder.zext(value, ir.IntType(8))
+    if stored == "f4":
+        return _narrow_float(context, builder, value)
+    if kind not in ("int", "date", "timestamp"):
+        return value
+    least, greatest = (I64(bound) for bound in BOUNDS[kind])
+    lost = builder.or_(
+        builder.icmp_signed("<", value, least), builder.icmp_signed(">", value, greatest)
+    )
+    with builder.if_then(lost, likely=False):
+        context.call_conv.return_user_exc(builder, OverflowError, ("overflow",))
+    return builder.trunc(value, ir.IntType(32)) if stored == "i4" else value
+
+
+def _narrow_float(context: Any, builder: Any, value: Any) -> Any:
+    """A double as the nearest float of 32 bits; infinite and NaN stay, too large is an overflow."""
+    size = builder.call(builder.module.declare_intrinsic("llvm.fabs", [ir.DoubleType()]), [value])
+    lost = builder.and_(
+        builder.fcmp_ordered(">=", size, ir.Constant(ir.DoubleType(), FLOAT_END)),
+        builder.fcmp_ordered("!=", size, ir.Constant(ir.DoubleType(), float("inf"))),
+    )
+    with builder.if_then(lost, likely=False):
+        context.call_conv.return_user_exc(builder, OverflowError, ("overflow",))
+    return builder.fptrunc(value, ir.FloatType())
+
+
+# --- rows and items: length, element, iteration -------------------------------------------------
+
+
+def _element(context: Any, builder: Any, kind: Any, value: Any, place: Any) -> Any:
+    """Row or item number `place`, which is within bounds."""
+    proxy = cgutils.create_struct_proxy(kind)(context, builder, value=value)
+    if isinstance(kind, RowsType):
+        slot = _word_at(builder, proxy.slots, place)
+        return builder.add(proxy.base, builder.mul(slot, I64(kind.row_bytes)))
+    size = STORED_LLVM[STORED[kind.kind]].get_abi_size(context.target_data)
+    address = builder.add(proxy.first, builder.mul(place, I64(size)))
+    return _load(builder, address, kind.kind, STORED[kind.kind])
+
+
+def _element_type(kind: Any) -> types.Type:
+    if isinstance(kind, RowsType):
+        return kind.row
+    return value_type(kind.kind, kind.precision, kind.scale)
+
+
+@overload(len, strict=False)
+def _length(container: Any) -> Any:
+    if isinstance(container, (RowsType, ItemsType)):
+        return lambda container: _count(container)
+    return None
+
+
+@intrinsic
+def _count(typing_context: Any, container: Any) -> Any:
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return cgutils.create_struct_proxy(container)(context, builder, value=args[0]).count
+
+    return types.int64(container), generate
+
+
+@intrinsic
+def _pick(typing_context: Any, container: Any, place: Any) -> Any:
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return _element(context, builder, container, args[0], args[1])
+
+    return _element_type(container)(container, types.int64), generate
+
+
+@overload(operator.getitem, strict=False)
+def _getitem(container: Any, place: Any) -> Any:
+    if not isinstance(container, (RowsType, ItemsType)) or not isinstance(place, types.Integer):
+        return None
+
+    def pick(container: Any, place: Any) -> Any:
+        count = _count(container)
+        position = place + count if place < 0 else place
+        if position < 0 or position >= count:
+            raise IndexError("index out of range")
+        return _pick(container, position)
+
+    return pick
+
+
+def same_length(left: Any, right: Any) -> None:
+    """What zip(strict=True) asks of two sequences, with Python's words when it is not so."""
+    if len(right) < len(left):
+        raise ValueError("zip() argument 2 is shorter than argument 1")
+    if len(right) > len(left):
+        raise ValueError("zip() argument 2 is longer than argument 1")
+
+
+overload(same_length, strict=False)(lambda left, right: same_length)
+
+
+@infer
+class _Walk(AbstractTemplate):
+    key = "getiter"
+
+    def generic(self, args: Any, kws: Any) -> Any:
+        if isinstance(args[0], (RowsType, ItemsType)):
+            return signature(WalkType(args[0], _element_type(args[0])), args[0])
+        return None
+
+
+@lower_builtin("getiter", RowsType)
+@lower_builtin("getiter", ItemsType)
+def _start_walk(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    walk = cgutils.create_struct_proxy(sig.return_type)(context, builder)
+    walk.container = args[0]
+    walk.place = cgutils.alloca_once_value(builder, I64(0))
+    return walk._getvalue()
+
+
+@lower_builtin("iternext", WalkType)
+def _step_walk(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    from numba.core.imputils import RefType, iternext_impl
+
+    @iternext_impl(RefType.UNTRACKED)
+    def step(context: Any, builder: Any, sig: Any, args: Any, result: Any) -> None:
+        kind = sig.args[0]
+        walk = cgutils.create_struct_proxy(kind)(context, builder, value=args[0])
+        container = cgutils.create_struct_proxy(kind.container)(
+            context, builder, value=walk.container
+        )
+        place = builder.load(walk.place)
+        more = builder.icmp_signed("<", place, container.count)
+        result.set_valid(more)
+        with builder.if_then(more):
+            result.yield_(_element(context, builder, kind.container, walk.container, place))
+            builder.store(builder.add(place, I64(1)), walk.place)
+
+    return step(context, builder, sig, args)
+
+
+# --- texts, abort, delete -----------------------------------------------------------------------
+
+
+@intrinsic
+def text_of(typing_context: Any, code: Any) -> Any:
+    """A text from its code."""
+    return text_type(types.int64), lambda context, builder, sig, args: args[0]
+
+
+@intrinsic
+def code_of(typing_context: Any, value: Any) -> Any:
+    """The code of a text or of an abort; 0 for a function that never aborts."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        if isinstance(value, types.NoneType):
+            return I64(0)
+        if isinstance(value, types.Optional):
+            return builder.extract_value(args[0], 0)
+        return args[0]
+
+    return types.int64(value), generate
+
+
+@intrinsic
+def _abort_with(typing_context: Any, text: Any) -> Any:
+    return abort_type(text), lambda context, builder, sig, args: args[0]
+
+
+@overload(operator.eq, strict=False)
+def _text_eq(left: Any, right: Any) -> Any:
+    if isinstance(left, TextType) and isinstance(right, TextType):
+        return lambda left, right: code_of(left) == code_of(right)
+    return None
+
+
+@overload(operator.ne, strict=False)
+def _text_ne(left: Any, right: Any) -> Any:
+    if isinstance(left, TextType) and isinstance(right, TextType):
+        return lambda left, right: code_of(left) != code_of(right)
+    return None
+
+
+@overload(bool, strict=False)
+def _text_truth(text: Any) -> Any:
+    return (lambda text: code_of(text) != 0) if isinstance(text, TextType) else None
+
+
+@overload(operator.not_, strict=False)
+def _text_not(text: Any) -> Any:
+    return (lambda text: code_of(text) == 0) if isinstance(text, TextType) else None
+
+
+@overload(actions.abort, strict=False)
+def _abort(reason: Any) -> Any:
+    if isinstance(reason, TextType):
+        return lambda reason: _abort_with(reason)
+    raise Refusal(f"the reason of abort must be a text, not {reason}{ALWAYS}")
+
+
+def _may_be_abort(value: Any) -> bool:
+    return isinstance(value, types.Optional) and isinstance(value.type, AbortType)
+
+
+@overload(bool, strict=False)
+def _abort_truth(value: Any) -> Any:
+    if isinstance(value, AbortType):
+        return lambda value: True
+    return (lambda value: value is not None) if _may_be_abort(value) else None
+
+
+@overload(operator.not_, strict=False)
+def _abort_not(value: Any) -> Any:
+    if isinstance(value, AbortType):
+        return lambda value: False
+    return (lambda value: value is None) if _may_be_abort(value) else None
+
+
+@intrinsic
+def _bury(typing_context: Any, row: Any) -> Any:
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        pointer = builder.inttoptr(args[0], I64.as_pointer())
+        builder.store(builder.and_(builder.load(pointer), I64(-2)), pointer)
+        return context.get_dummy_value()
+
+    return types.void(row), generate
+
+
+def _called(kind: Any) -> str:
+    """What a value is to who wrote the function."""
+    if isinstance(kind, EventType | RecordType):
+        return str(kind.label)
+    if isinstance(kind, RowsType):
+        return "all rows of an each(...) at once: for row in rows: hg.delete(row)"
+    if isinstance(kind, types.Module):
+        return "a module"
+    return f"a value ({kind})"
+
+
+@overload(actions.delete, strict=False)
+def _delete(row: Any) -> Any:
+    if not isinstance(row, RecordType) or not any(field[6] for field in row.fields):
+        raise Refusal(f"{actions.DELETES}, not {_called(row)}{ALWAYS}")
+    if row.read_only:
+        raise Refusal(f"{row.label} was declared mode='read', so it cannot be deleted{ALWAYS}")
+    return lambda row: _bury(row)

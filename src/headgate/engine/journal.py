@@ -1,0 +1,222 @@
+"""The journal: the engine's hand on its store: what is written when, and by which thread.
+
+Epochs reach the log in one order, whoever writes them: each waits until the one before it is there.
+Who waits for an epoch to be durable waits for its record first, which may still be handed from
+thread to thread. A failure reaches all of them, and the guard, at once. Without a store everything
+is at once as durable as it will ever be.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from headgate.durability import (
+    Commit,
+    Receiver,
+    Recovered,
+    Retention,
+    Store,
+    check_durability,
+)
+from headgate.engine.metrics import Meter, Stopwatch
+from headgate.errors import InvariantError, StoreError
+from headgate.io import Clock, Disk, RealClock
+
+LOG = logging.getLogger("headgate.store")
+SNAPSHOT_LOG_BYTES = 256 << 20  # recovery replays at most about this much log
+
+
+class Journal:
+    """A store with one thread that writes the log behind the engine and one for snapshots."""
+
+    def __init__(self, store: Store | None, clock: Clock | None = None) -> None:
+        self.store = store
+        self._now = (clock or RealClock()).monotonic
+        self.log: Stopwatch = Stopwatch()
+        self.sync: Stopwatch = Stopwatch()
+        self.snapshots: Stopwatch = Stopwatch()
+        self.log_bytes: int = 0  # written since it was opened
+        self._writers: ThreadPoolExecutor | None = None
+        self._snapshots: ThreadPoolExecutor | None = None
+        self._snapshot: Future[int] | None = None
+        # Guarded by _changed:
+        self._changed = threading.Condition()
+        self._appended = 0  # the last epoch whose record is in the log
+        self._failure: BaseException | None = None  # of a record: no later one follows it
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path | None,
+        disk: Disk | None,
+        clock: Clock,
+        durability: Any,
+        retain: Retention | None,
+    ) -> Journal:
+        if path is None:
+            check_durability(durability)
+            return cls(None)
+        return cls(Store.open(path, disk, clock, durability=durability, retain=retain), clock)
+
+    @property
+    def disk(self) -> Disk:
+        """Where the store's files are."""
+        if self.store is None:
+            raise InvariantError("an engine in memory has no disk")
+        return self.store.disk
+
+    @property
+    def shares_syncs(self) -> bool:
+        """Whether single calls are to wait for one another, to share a sync."""
+        return self.store is not None and self.store.durability == "group"
+
+    @property
+    def manifest(self) -> Mapping[str, Any]:
+        return {} if self.store is None else self.store.manifest
+
+    def declare(self, manifest: Mapping[str, Any]) -> None:
+        """Write the manifest when it differs from the one there is."""
+        if self.store is not None and self.store.manifest != manifest:
+            self.store.write_manifest(manifest)
+
+    def recover(self, receiver: Receiver | None = None) -> Recovered | None:
+        if self.store is None:
+            return None
+        recovered = self.store.recover(receiver)
+        self._appended = recovered.epoch
+        return recovered
+
+    def when_stopped(self, tell: Callable[[str], None]) -> None:
+        """Whom to tell, in whatever thread it happens, that the store goes on no more."""
+        if self.store is not None:
+            self.store.on_stop = tell
+
+    def append(self, commit: Commit, *, later: bool, meter: Meter | None = None) -> None:
+        """Write a log record here, or in the writing thread when `later`; the meter counts it.
+
+        The engine's lock sees to it that epochs come here in order.
+        """
+        if self.store is None:
+            return
+        if not later:
+            self._write(self.store, commit, meter)
+            return
+        if self._writers is None:
+            self._writers = ThreadPoolExecutor(1, thread_name_prefix="headgate-log")
+        self._writers.submit(self._write_behind, self.store, commit, meter)
+
+    def _write(self, store: Store, commit: Commit, meter: Meter | None) -> None:
+        """Append the record behind the one before it; what fails, fails for all who wait."""
+        self._await_appended(store, commit.epoch - 1)
+        began, before = self._now(), store.log_bytes()
+        try:
+            store.append(commit)
+        except BaseException as error:
+            self._fail(error)
+            raise
+        self._note_log(self._now() - began, store.log_bytes() - before, meter)
+        with self._changed:
+            self._appended = commit.epoch
+            self._changed.notify_all()
+
+    def _note_log(self, seconds: float, size: int, meter: Meter | None) -> None:
+        self.log.note(seconds)
+        self.log_bytes += size
+        if meter is not None:
+            meter.steps["log"].note(seconds)
+            meter.log_bytes += size
+
+    def _write_behind(self, store: Store, commit: Commit, meter: Meter | None) -> None:
+        """As `_write`, and sync: no one may be there yet to ask for it."""
+        try:
+            self._write(store, commit, meter)
+            store.wait(commit.epoch)
+        except BaseException as error:  # told to whoever waits; this thread has no caller
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        with self._changed:
+            if self._failure is None:
+                self._failure = error
+            self._changed.notify_all()
+
+    def _await_appended(self, store: Store, epoch: int) -> None:
+        """Return when the epoch's record is in the log; an error when it never will be."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._appended >= epoch or self._failure is not None)
+            if self._appended >= epoch:
+                return
+            failure = self._failure
+        if failure is not None and not isinstance(failure, Exception):
+            raise failure  # the power is gone, or Ctrl-C came: not an error of the store
+        store.check_running()
+        raise StoreError(f"epoch {epoch} was not written: {failure}") from failure
+
+    def wait(self, epoch: int) -> None:
+        """Return when the epoch is durable."""
+        if self.store is not None:
+            self._await_appended(self.store, epoch)
+            began = self._now()
+            self.store.wait(epoch)
+            self.sync.note(self._now() - began)
+
+    def results(self, epoch: int) -> pa.RecordBatch | None:
+        """The results recorded with an epoch, None when it has none."""
+        if self.store is None:
+            return None
+        return next((batch for _, batch in self.store.results(epoch, epoch)), None)
+
+    def snapshot_when_due(self, epoch: int, images: Callable[[], Any] | None) -> None:
+        """Begin a snapshot when the log since the last one has grown long, or has many epochs.
+
+        It is made in the background from the log itself; where the log holds inputs only the engine
+        has the rows, and hands over their images.
+        """
+        if self.store is None:
+            return
+        is_long = self.store.log_bytes_since_snapshot() >= SNAPSHOT_LOG_BYTES
+        if not is_long and not self.store.has_many_epochs():
+            return
+        if images is not None:
+            self._await_appended(self.store, epoch)
+            self._make_snapshot(self.store, epoch, images())
+            return
+        if self._snapshot is not None:
+            if not self._snapshot.done():
+                return
+            self._snapshot.result()
+        if self._snapshots is None:
+            self._snapshots = ThreadPoolExecutor(1, thread_name_prefix="headgate-snapshot")
+        with contextlib.suppress(RuntimeError):  # at the end of the process no work is begun
+            self._snapshot = self._snapshots.submit(self._make_snapshot, self.store)
+
+    def snapshot(self, epoch: int, images: Callable[[], Any]) -> None:
+        """Write a snapshot of the epoch now."""
+        if self.store is not None:
+            self._await_appended(self.store, epoch)
+            given = images() if self.store.needs_images() else None
+            self._make_snapshot(self.store, epoch, given)
+
+    def _make_snapshot(self, store: Store, *given: Any) -> int:
+        began = self._now()
+        epoch = store.snapshot(*given)
+        seconds = self._now() - began
+        self.snapshots.note(seconds)
+        LOG.info("%s: snapshot of epoch %d written in %.3f s", store.path, epoch, seconds)
+        return epoch
+
+    def close(self) -> None:
+        """Make everything durable and release the store."""
+        for threads in (self._writers, self._snapshots):
+            if threads is not None:
+                threads.shutdown(wait=True)
+        if self.store is not None:
+            self.store.close()

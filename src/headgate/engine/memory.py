@@ -1,0 +1,164 @@
+"""Memory: an engine's state at its last epoch: rows, order state, applied batches.
+
+It is what recovery brings back and what a commit moves forward; it knows nothing of transactions.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pyarrow as pa
+
+from headgate.durability import ALIVE, SLOT, Commit, Inlet, Recovered
+from headgate.engine.calls.remembered import TABLE as CALLS
+from headgate.engine.calls.remembered import Calls
+from headgate.engine.restoring import Restoring
+from headgate.query.replica import Replica
+from headgate.state.columns import to_arrow
+from headgate.state.rows import Rows
+from headgate.state.storage import Storages
+from headgate.state.strings import StringPool
+from headgate.state.table import Table
+
+Source = tuple[str, int]
+POOL_SLACK = 1 << 18  # texts the string pool may hold for nothing before it is compacted
+RESULTS_KEPT_ROWS = 100_000  # of an engine in memory
+SNAPSHOT_CHUNK_ROWS = 1 << 16
+
+
+class Memory:
+    """The tables of one engine and all else that an epoch changes; used under the engine's lock."""
+
+    def __init__(self, tables: Mapping[str, Table], storages: Storages) -> None:
+        self.storages = storages
+        self.epoch = 0
+        self.pool = StringPool()
+        self.rows = {name: Rows(table, self.pool) for name, table in tables.items()}
+        self.replica = Replica(self, tables)
+        self.restoring = Restoring(self.rows, storages)
+        self.calls = Calls()
+        self._dropped: list[str] = []  # tables in the files that are declared no more
+        # Tables that were loaded, by their names in the files, and the epoch of it.
+        self.loaded: dict[str, int] = {}
+        self.inlets: dict[str, Inlet] = {}
+        self.sources: dict[
+            str, tuple[int, int]
+        ] = {}  # query -> its last batch and that one's epoch
+        self._pool_used = 0
+        # Without a store: the results of the newest epochs, for queries.
+        self.results: deque[tuple[int, pa.RecordBatch]] = deque()
+        self._results_rows = 0
+
+    def restore(self, recovered: Recovered) -> None:
+        """Take the state that recovery found, before any input that is still to be run again.
+
+        The rows came before, by way of `restoring`.
+        """
+        self.epoch = recovered.image_epoch
+        self.sources = dict(recovered.sources)
+        self.inlets = dict(recovered.inlets)
+        self.restoring.end()
+        self.calls.restore(recovered.images.get(CALLS))
+        for stored, count in recovered.slots.items():
+            name = self.storages.declared(stored)
+            if name is None:
+                self._dropped.append(stored)
+            elif name != CALLS:
+                self.rows[name].note_used(count)
+
+    def apply(self, commit: Commit) -> None:
+        """Put the changed rows of a logged epoch in their place."""
+        named = {self.storages.declared(stored): one for stored, one in commit.changes.items()}
+        self.calls.restore(named.pop(CALLS, None))
+        tables = {name: changes for name, changes in named.items() if name is not None}
+        for name, changes in tables.items():
+            slots = changes.column(SLOT).to_numpy()
+            alive = changes.column(ALIVE).to_numpy(zero_copy_only=False)
+            given = self.storages[name].from_files(changes, self.rows[name].table.schema)
+            self.rows[name].patch(slots, alive, given, commit.epoch)
+        changed = {name: batch.column(SLOT).to_numpy() for name, batch in tables.items()}
+        self.advance(commit.source, commit.inlets, changed)
+
+    def advance(
+        self,
+        source: Source | None,
+        inlets: Mapping[str, Inlet],
+        changed: Mapping[str, np.ndarray],
+        logged: Mapping[str, pa.RecordBatch] | None = None,
+    ) -> None:
+        """Go to the next epoch, whose rows are already changed; `logged` is them in the log."""
+        self.epoch += 1
+        if source is not None:
+            self.sources[source[0]] = (source[1], self.epoch)
+        self.inlets.update(inlets)
+        self.replica.note(self.epoch, changed, logged or {})
+        self._compact_pool()
+
+    def keep_results(self, batch: pa.RecordBatch) -> None:
+        """Keep the results of this epoch, where no log does, and forget the oldest."""
+        self.results.append((self.epoch, batch))
+        self._results_rows += batch.num_rows
+        while len(self.results) > 1 and self._results_rows > RESULTS_KEPT_ROWS:
+            self._results_rows -= self.results.popleft()[1].num_rows
+
+    def _compact_pool(self) -> None:
+        if self.pool.count > 2 * self._pool_used + POOL_SLACK:
+            self.pool.compact([codes for rows in self.rows.values() for codes in rows.text_codes()])
+            self._pool_used = self.pool.count
+
+    def note_loaded(self, recorded: Mapping[str, int] | None) -> None:
+        """Take what the manifest has of loads, after recovery.
+
+        It is written before the load's own epoch, so an epoch that never came says: not loaded.
+        A store of before that was noted has loaded every table that it has rows of.
+        """
+        if recorded is None:
+            used = [name for name, rows in self.rows.items() if rows.count]
+            recorded = {self.storages[name].name: 0 for name in used}
+        self.loaded = {name: epoch for name, epoch in recorded.items() if epoch <= self.epoch}
+
+    def is_loaded(self, name: str) -> bool:
+        """Whether a table was loaded, now or before."""
+        return self.storages[name].name in self.loaded
+
+    def has_applied(self, source: Source) -> bool:
+        """Whether this micro-batch, or a later one of its query, was committed before."""
+        seen = self.sources.get(source[0])
+        return seen is not None and source[1] <= seen[0]
+
+    def changes(self, name: str, slots: np.ndarray) -> pa.RecordBatch:
+        """The changed rows of a table as the log takes them."""
+        rows = self.rows[name]
+        alive, columns = rows.gather(slots)
+        arrays = [pa.array(slots), pa.array(alive)]
+        for field in rows.layout.fields:
+            values = columns[field.name]
+            if field.type.kind == "string" and not alive.all():
+                values = np.where(alive, values, 0)  # a dead row's texts may be forgotten already
+            arrays.append(to_arrow(values, field.type, self.pool))
+        return pa.RecordBatch.from_arrays(arrays, names=[SLOT, ALIVE, *rows.table.schema.names])
+
+    def used_slots(self) -> dict[str, int]:
+        """One more than the highest slot ever used, of each table that has any, as in the log."""
+        storages = self.storages
+        used = {storages[name].name: rows.count for name, rows in self.rows.items() if rows.count}
+        return {**used, CALLS: self.calls.count} if self.calls.count else used
+
+    def images(self) -> dict[str, Iterator[pa.RecordBatch]]:
+        """All live rows with their slots, for a snapshot."""
+        storages = self.storages
+        images = {storages[name].name: _image(rows, storages) for name, rows in self.rows.items()}
+        images.update({stored: iter(()) for stored in self._dropped})
+        return {**images, CALLS: self.calls.image()} if self.calls.count else images
+
+
+def _image(rows: Rows, storages: Storages) -> Iterator[pa.RecordBatch]:
+    storage = storages[rows.table.name]
+    for first in range(0, max(rows.count, 1), SNAPSHOT_CHUNK_ROWS):
+        last = min(first + SNAPSHOT_CHUNK_ROWS, rows.count)
+        alive = first + np.flatnonzero(rows.words[first:last, 0] & 1)
+        arrays = [pa.array(alive), *rows.arrow(alive).columns]
+        names = [SLOT, *map(storage.column, rows.table.schema.names)]
+        yield pa.RecordBatch.from_arrays(arrays, names=names)

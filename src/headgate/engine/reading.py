@@ -1,0 +1,187 @@
+"""Reading: what queries see of an engine: whole epochs that are durable, and nothing else.
+
+A reader never holds the stream up: it reads the replica (query/replica.py) or, of the past, files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import pyarrow as pa
+
+from headgate.durability import StoreReader
+from headgate.engine.declaring.declarations import read_table as declared_table
+from headgate.engine.guard import EngineLock, Guard
+from headgate.engine.journal import Journal
+from headgate.engine.memory import Memory
+from headgate.errors import InputError, not_among, shown
+from headgate.query.answer import Answer
+from headgate.query.point import Row, make_getter
+from headgate.query.sql import (
+    Connections,
+    Parameters,
+    check_query,
+    named_in,
+    run_sql,
+    select_rows,
+)
+from headgate.query.store_sql import RESULTS, read_results, unite_results
+from headgate.query.stored import read_table
+from headgate.state.schema import Schema
+from headgate.state.storage import require_table
+from headgate.state.table import Table
+
+Getter = Callable[[Any], Row | None]
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def ahead_of_readers(
+    method: Callable[Concatenate[Any, P], T],
+) -> Callable[Concatenate[Any, P], T]:
+    """While the method of an engine runs, readers in a loop let it have Python's interpreter.
+
+    Without that a batch waits for a switch of threads each time it comes out of compiled code.
+    """
+
+    @functools.wraps(method)
+    def run(engine: Any, /, *given: P.args, **named: P.kwargs) -> T:
+        replica = engine._memory.replica
+        replica.is_busy = True
+        try:
+            return method(engine, *given, **named)
+        finally:
+            replica.is_busy = False
+
+    return run
+
+
+class Reading:
+    """The reading side of one engine; not to be called by who holds the engine's lock."""
+
+    def __init__(self, memory: Memory, journal: Journal, guard: Guard, lock: EngineLock) -> None:
+        self._replica = memory.replica
+        self._recent_results = memory.results
+        self._journal = journal
+        self._guard = guard
+        self._connections = Connections()
+        self.lock: EngineLock = lock
+        self.wait: Callable[[int], None] = guard.wait
+        guard.publish, guard.hide = self._replica.publish, self._hide
+        guard.leave = self._replica.leave
+
+    def _hide(self) -> None:
+        self._replica.hide()
+        self._connections.close()
+
+    def sql(self, query: str, parameters: Parameters, epoch: int | None) -> Answer:
+        """Run a query over the tables it names, all of one epoch."""
+        check_query(query, parameters)
+        tables, seen = self.gather(query, epoch)
+        return run_sql(query, tables, parameters, connections=self._connections, epoch=seen)
+
+    def gather(self, query: str, epoch: int | None) -> tuple[dict[str, pa.Table], int]:
+        """The tables that a query can read, and their epoch; those that it does not name are empty.
+
+        What it gives can be queried anywhere, also in another process.
+        """
+        _check_epoch(epoch)
+        if epoch is not None and epoch != self._replica.published:
+            return self._with_results(query, self._past(query, epoch), epoch), epoch
+        tables, seen = self._tables(named_in(query, self._replica.copies), epoch)
+        for name, copy in self._replica.copies.items():  # for lists of tables and hints of errors
+            tables.setdefault(name, copy.table.schema.arrow.empty_table())
+        return self._with_results(query, tables, seen), seen
+
+    def _with_results(
+        self, query: str, tables: dict[str, pa.Table], epoch: int
+    ) -> dict[str, pa.Table]:
+        """The tables, and the results up to the epoch if the query names them."""
+        if any(name.lower() == RESULTS for name in tables) or not named_in(query, [RESULTS]):
+            return tables
+        if self._journal.store is None:
+            kept = [one for one in tuple(self._recent_results) if one[0] <= epoch]
+            return {**tables, RESULTS: unite_results({}, kept)}
+        with self._held(epoch) as reader:
+            return {**tables, RESULTS: read_results(reader, epoch)}
+
+    def scan(
+        self,
+        table: str,
+        where: str | Mapping[str, Any] | None,
+        columns: str | Sequence[str] | None,
+        epoch: int | None,
+    ) -> Answer:
+        """The rows of one table that meet a condition."""
+        query, parameters = select_rows(self._declared(table, epoch), where, columns)
+        return self.sql(query, parameters, epoch)
+
+    def _tables(self, names: Iterable[str], epoch: int | None) -> tuple[dict[str, pa.Table], int]:
+        """These tables at the newest epoch, and which it is; or at the one that just was it."""
+        self._guard.check()
+        with self._replica.lock:
+            self._replica.refresh(names, self)
+            if epoch is None or epoch == self._replica.epoch:
+                return self._replica.tables(names), self._replica.epoch
+        with self._held(epoch) as reader:
+            return {name: read_table(reader, name, epoch) for name in names}, epoch
+
+    @contextlib.contextmanager
+    def _held(self, epoch: int) -> Iterator[StoreReader]:
+        """The store's files, held while an epoch of them is read."""
+        self._guard.check()
+        store = self._journal.store
+        if store is None:
+            raise InputError(
+                f"no epoch {epoch} here: an engine in memory keeps only its newest, "
+                f"{self._replica.published}; open it with a path to read the past"
+            )
+        reader = StoreReader.open(store.path, store.disk)
+        with reader.hold():
+            first, last = reader.first_epoch(), reader.last_epoch()
+            if not first <= epoch <= last:
+                raise InputError(f"no epoch {epoch}: this store has the epochs {first} to {last}")
+            yield reader
+
+    def _past(self, query: str, epoch: int) -> dict[str, pa.Table]:
+        """The tables of a past epoch, by the names and with the columns that they had then."""
+        with self._held(epoch) as reader:
+            declared = reader.declared(epoch).get("tables", {})
+            named = named_in(query, declared)
+            return {
+                name: read_table(reader, name, epoch)
+                if name in named
+                else Schema.parse(described["columns"]).arrow.empty_table()
+                for name, described in declared.items()
+            }
+
+    def getter(self, table: str) -> Getter:
+        """A function from a key to its row in the newest epoch, or None."""
+        copy = self._replica.copies[self._declared(table).name]
+        return make_getter(copy, self._replica, self._refresh)
+
+    def _refresh(self, name: str) -> None:
+        """Bring one table to the newest epoch; the caller has the replica's lock."""
+        self._guard.check()
+        self._replica.refresh((name,), self)
+
+    def _declared(self, name: str, epoch: int | None = None) -> Table:
+        if epoch is not None and epoch != self._replica.published and self._journal.store:
+            with self._held(epoch) as reader:
+                tables = reader.declared(epoch).get("tables", {})
+            return declared_table(name, require_table(tables, name, f"epoch {epoch}"))
+        found = self._replica.copies.get(name)
+        if found is None:
+            among = not_among(name, self._replica.copies, "tables")
+            raise InputError(f"no table {name!r} in this engine; {among}")
+        return found.table
+
+
+def _check_epoch(epoch: Any) -> None:
+    if epoch is not None and (isinstance(epoch, bool) or not hasattr(epoch, "__index__")):
+        raise InputError(
+            f"epoch is the number of a commit, or None for the newest; not {shown(epoch)}"
+        )

@@ -1,0 +1,145 @@
+"""Replay: a batch's input in the log, with all it takes to run it again through the same code.
+
+Weak recovery logs what came in, not what changed. It is right only for the code that ran it first,
+so every record carries that code's fingerprint.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from headgate.compiling import canonical
+from headgate.compiling.cache import code_fingerprint
+from headgate.durability import Commit
+from headgate.engine.calls.remembered import DIGEST, KEY
+from headgate.engine.carrying import describe_carry, read_carry
+from headgate.engine.inlet import Plan, Route
+from headgate.engine.results import with_epoch
+from headgate.errors import (
+    DamageError,
+    DeclarationError,
+    InputError,
+    InvariantError,
+    StoreError,
+    shown,
+)
+from headgate.state.fitting import one_array
+from headgate.transactions import Transaction
+
+_PLAN = b"headgate.plan"
+
+
+def check_recovery(recovery: Any, changed_code: Any) -> None:
+    """Refuse words for recovery that mean nothing."""
+    if recovery not in ("strong", "weak") or changed_code not in ("refuse", "accept"):
+        raise InputError(
+            f"recovery is 'strong' or 'weak', changed_code 'refuse' or 'accept'; "
+            f"not {shown(recovery)}, {shown(changed_code)}"
+        )
+
+
+def fingerprint_of(transactions: Iterable[Transaction]) -> str:
+    """A digest of the transactions' code and declarations, whatever runs them."""
+    signatures = [transaction.signature for transaction in transactions]
+    declared = tuple(canonical.of_signature(one) for one in signatures)
+    mark = code_fingerprint(declared, tuple(one.function for one in signatures))
+    if mark is None:
+        raise DeclarationError(
+            "weak recovery needs transactions whose code can be fingerprinted; one of them refers "
+            "to an object that cannot: pass it as a constant, or open with recovery='strong'"
+        )
+    return mark
+
+
+def with_plan(events: pa.Table, plan: Plan) -> pa.RecordBatch:
+    """The needed columns of the events as one batch that says how they were run."""
+    routes = [[value, transaction.name] for value, transaction in plan.route.values]
+    words = {
+        "transactions": [transaction.name for transaction in plan.route.transactions],
+        "routes": routes,
+        "route_by": plan.route.column,
+        "order_by": [column.name for column in plan.order_by],
+        "watermark_us": plan.watermark_us,
+        "late": plan.late,
+        "name": plan.name,
+        "updates": plan.updates,
+        "carry": describe_carry(plan.carried),
+    }
+    beside = [name for name in (KEY, DIGEST) if name in events.column_names]
+    names = [*plan.columns, *beside]
+    arrays = [one_array(events.column(name)) for name in names]
+    batch = pa.RecordBatch.from_arrays(arrays, names=names)
+    return batch.replace_schema_metadata({_PLAN: json.dumps(words).encode()})
+
+
+def read_plan(commit: Commit, known: Mapping[str, Transaction]) -> Plan:
+    """How the logged input of an epoch was run, over the transactions of this program."""
+    if commit.input is None:
+        raise InvariantError(f"epoch {commit.epoch} has no input")
+    try:
+        return _read_plan(commit.input, known)
+    except (LookupError, ValueError, TypeError, AttributeError) as error:
+        name = type(error).__name__
+        raise DamageError(
+            f"the input of epoch {commit.epoch} does not say how it was run ({name}: {error}): "
+            "restore the store from a backup"
+        ) from error
+
+
+def _read_plan(batch: pa.RecordBatch, known: Mapping[str, Transaction]) -> Plan:
+    """The inverse of `with_plan`."""
+    words = json.loads((batch.schema.metadata or {})[_PLAN])
+    missing = [name for name in words["transactions"] if name not in known]
+    if missing:
+        raise StoreError(
+            f"the log has input of the transaction {missing[0]!r}, which this program does not "
+            "declare; open the store with it to recover"
+        )
+    transactions = tuple(known[name] for name in words["transactions"])
+    values = tuple((value, known[name]) for value, name in words["routes"])
+    route = Route(transactions, values, words["route_by"])
+    plan = Plan(route, (), words["watermark_us"], words["late"], words["name"])
+    order_by = tuple(plan.event[name] for name in words["order_by"])
+    carried = read_carry(words.get("carry", ()))
+    carry = tuple(name for name, _ in carried)
+    updates = words.get("updates", False)
+    return replace(plan, order_by=order_by, updates=updates, carry=carry, carried=carried)
+
+
+def is_code_changed(commit: Commit, plan: Plan, *, accept: bool) -> bool:
+    """Whether an epoch was logged by other code than this; refused unless that is accepted."""
+    changed = commit.fingerprint != fingerprint_of(plan.route.transactions)
+    if changed and not accept:
+        raise StoreError(
+            f"epoch {commit.epoch} was logged as input of code that has changed since: to run "
+            "it again would give other results; open with the old code, whose engine.snapshot() "
+            "leaves nothing to run again, or with changed_code='accept'"
+        )
+    return changed
+
+
+def check_same_results(commit: Commit, results: pa.Table) -> None:
+    """What ran again must give what it gave when it was logged."""
+    recorded = None if commit.results is None else with_epoch(commit.results, commit.epoch)
+    if recorded is not None and not results.equals(recorded):
+        raise StoreError(
+            f"epoch {commit.epoch} gave other results when it was run again: a transaction "
+            "depends on more than its event and rows; weak recovery cannot bring it back"
+        )
+
+
+@dataclass(frozen=True)
+class Border:
+    """What weak recovery logs of a batch: its input and the fingerprint of the code that ran it."""
+
+    input: pa.RecordBatch | None = None
+    fingerprint: str | None = None
+
+    @classmethod
+    def of(cls, events: pa.Table, plan: Plan) -> Border:
+        return cls(with_plan(events, plan), fingerprint_of(plan.route.transactions))

@@ -1,0 +1,118 @@
+"""Routing: which transaction each event runs, by the value of one of its columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headgate.errors import InputError
+from headgate.state.compiled import numba
+
+_FEW = 16  # routes that are compared one by one; more are looked up by Arrow
+
+
+class Routing:
+    """The numbers of the transactions by the values that lead to them.
+
+    >>> Routing(["pay", "refund"], [1, 0]).numbers(pa.array(["refund", "pay", "else", None]))
+    array([ 0,  1, -1, -1])
+    """
+
+    def __init__(self, values: Sequence[Any], numbers: Sequence[int]) -> None:
+        self._values = list(values)
+        self._numbers = np.array([*numbers, -1], np.int64)
+        self._routes: dict[pa.DataType, pa.Array | None] = {}
+
+    def numbers(self, column: pa.Array) -> np.ndarray:
+        """By event: the number of its transaction, -1 where no route has its value."""
+        if pa.types.is_dictionary(column.type):
+            return self._of_words(column)
+        column, routes = self._comparable(column)
+        if pa.types.is_integer(column.type) and not column.null_count and len(routes) <= _FEW:
+            matched: np.ndarray = _match(_view(column), _view(routes), self._numbers)
+            return matched
+        found = pc.index_in(column, routes)
+        if found.null_count:
+            found = found.fill_null(len(routes))
+        return self._numbers.take(_view(found))
+
+    def check(self, kind: pa.DataType, name: str) -> None:
+        """Refuse a column that no event could be routed by, whatever it holds."""
+        if pa.types.is_dictionary(kind):
+            kind = kind.value_type
+        if pa.types.is_null(kind) or _is_text(kind):
+            return
+        routes = self._routes_as(kind)
+        if routes is None and (pa.types.is_nested(kind) or not self._any_is(kind)):
+            words = ", ".join(map(repr, self._values))
+            raise InputError(
+                f"route_by: column {name!r} is {kind}, and none of the routes is one: {words}; "
+                "cast it before it reaches Headgate"
+            )
+
+    def _any_is(self, kind: pa.DataType) -> bool:
+        """Whether some route can be a value of this type."""
+        for value in self._values:
+            try:
+                pa.array([value]).cast(kind)
+            except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
+                continue
+            return True
+        return False
+
+    def _of_words(self, column: pa.DictionaryArray) -> np.ndarray:
+        """Only the words that occur are compared, and each event takes what its word has."""
+        found = np.append(self.numbers(column.dictionary), np.int64(-1))
+        places = column.indices
+        if places.null_count:
+            places = places.cast(pa.int64()).fill_null(len(found) - 1)
+        return found.take(_view(places))
+
+    def _comparable(self, column: pa.Array) -> tuple[pa.Array, pa.Array]:
+        """The column and the routes in one type; where there is none, both as texts."""
+        kind = column.type
+        if kind not in self._routes:
+            self._routes[kind] = self._routes_as(kind)
+        routes = self._routes[kind]
+        if routes is None:
+            if pa.types.is_nested(kind):
+                raise InputError(
+                    f"route_by: the column is {kind}; cast it to a text or a number before it "
+                    "reaches Headgate"
+                )
+            texts = pa.array([str(value) for value in self._values])
+            return column.cast(pa.string()), texts
+        return column if routes.type == kind else column.cast(routes.type), routes
+
+    def _routes_as(self, kind: pa.DataType) -> pa.Array | None:
+        try:
+            routes = pa.array(self._values)
+            return routes if pa.types.is_null(kind) else routes.cast(kind)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
+            return None
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    return any(is_kind(kind) for is_kind in kinds)
+
+
+def _view(array: pa.Array) -> np.ndarray:
+    """The values of an integer array without nulls, not copied."""
+    found: np.ndarray = array.to_numpy(zero_copy_only=True)
+    return found
+
+
+@numba.njit(cache=True, nogil=True)
+def _match(values: np.ndarray, routes: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """One pass for each route, which the compiler makes vector code of."""
+    out = np.full(len(values), np.int64(-1))
+    for place in range(len(routes) - 1, -1, -1):  # of two equal ones the first counts
+        value, number = routes[place], numbers[place]
+        for row in range(len(values)):
+            out[row] = number if values[row] == value else out[row]
+    return out

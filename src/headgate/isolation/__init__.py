@@ -1,0 +1,1 @@
+"""Isolation: levels and the protocols that keep them."""

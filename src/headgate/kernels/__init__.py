@@ -1,0 +1,1 @@
+"""Kernels: compiled code over rows by their addresses: arrays in, codes out."""

@@ -1,0 +1,300 @@
+"""Constraint source: the part of a step that keeps unique columns and references.
+
+At the end of a transaction, for each row it changed: its entries in the indexes and its counts are
+exchanged for those of the new row; then every constraint that could be broken is judged; if one is,
+all is exchanged back. Bit 2 of a row's header marks the rows already exchanged, because two
+parameters may name one row; it is never set between transactions.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from numba.core import types
+from numba.extending import intrinsic
+
+from headgate.compiling.values import STORED_LLVM
+from headgate.kernels.pointers import I64
+from headgate.state.constraint import Constraint, Reference, Unique
+from headgate.state.layout import row_layout
+from headgate.state.table import Access
+
+if TYPE_CHECKING:
+    from headgate.kernels.source import SourceWriter
+
+
+def column_word(offset: int, stored: str, row_bytes: int) -> Any:
+    """An intrinsic (address of the words, slot) -> a column's value as one word."""
+    kind = STORED_LLVM[stored]
+
+    @intrinsic
+    def at(typing_context: Any, words: Any, slot: Any) -> Any:
+        def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            row = builder.add(args[0], builder.mul(args[1], I64(row_bytes)))
+            spot = builder.inttoptr(builder.add(row, I64(offset)), kind.as_pointer())
+            value = builder.load(spot)
+            if stored == "u1":
+                return builder.zext(value, I64)
+            return value if stored == "i8" else builder.sext(value, I64)
+
+        return types.int64(types.int64, types.int64), generate
+
+    return at
+
+
+class ConstraintWriter:
+    """Writes the functions and the lines that keep the constraints of one set of transactions."""
+
+    def __init__(self, writer: SourceWriter) -> None:
+        self.writer = writer
+        found = (one for number in range(len(writer.signatures)) for one in self.of(number))
+        self.constraints: tuple[Constraint, ...] = tuple(dict.fromkeys(found))
+
+    def of(self, number: int) -> tuple[Constraint, ...]:
+        """What transaction `number` may break, in the order of judgement."""
+        return self.writer.constraints[number]
+
+    def number(self, constraint: Constraint) -> int:
+        return self.constraints.index(constraint)
+
+    def arguments(self, constraint: Constraint) -> list[str]:
+        """The arrays that keep and judge one constraint."""
+        number = self.number(constraint)
+        if isinstance(constraint, Unique):
+            return [f"unique_{number}", f"unique_mask_{number}"]
+        parent = self.writer.number_of(constraint.parent)
+        return [f"children_{number}", f"words_{parent}", f"entries_{parent}", f"mask_{parent}"]
+
+    def scope(self) -> dict[str, Any]:
+        """The columns that the functions read."""
+        found = {}
+        for constraint in self.constraints:
+            table = self.writer.declared[constraint.table]
+            layout = row_layout(table.schema, table.key)
+            for part, name in enumerate(constraint.columns):
+                field = layout.field(name)
+                label = f"word_{self.number(constraint)}_{part}"
+                found[label] = column_word(field.offset, field.format, 8 * layout.words)
+        return found
+
+    # --- functions ----------------------------------------------------------------------------
+
+    def functions(self) -> list[str]:
+        if not self.constraints:
+            return []
+        parts = [_PRELUDE]
+        for constraint in self.constraints:
+            make = self._unique if isinstance(constraint, Unique) else self._reference
+            parts.append(make(constraint))
+        return parts
+
+    def _values(self, constraint: Constraint, words: str, slot: str) -> list[str]:
+        number = self.number(constraint)
+        return [f"word_{number}_{part}({words}, {slot})" for part in range(len(constraint.columns))]
+
+    def _unique(self, unique: Constraint) -> str:
+        number, value = self.number(unique), "0"
+        for word in self._values(unique, "words", "slot"):
+            value = f"mix({value}, {word})"
+        pairs = zip(
+            self._values(unique, "words", "slot"),
+            self._values(unique, "words", "other"),
+            strict=True,
+        )
+        same = " and ".join(f"{mine} == {theirs}" for mine, theirs in pairs)
+        return self._alive(unique) + _UNIQUE.format(number=number, value=value, same=same)
+
+    def _reference(self, reference: Constraint) -> str:
+        if not isinstance(reference, Reference):
+            return ""
+        number, parent = self.number(reference), self.writer.number_of(reference.parent)
+        width = self.writer.table_width(self.writer.declared[reference.parent])
+        values = ", ".join(self._values(reference, "words", "slot"))
+        text = _REFERENCE.format(number=number, parent=parent, width=width, values=values)
+        return self._alive(reference) + text
+
+    def _alive(self, constraint: Constraint) -> str:
+        width = self.writer.table_width(self.writer.declared[constraint.table])
+        return _ALIVE.format(number=self.number(constraint), width=width)
+
+    # --- the end of a step --------------------------------------------------------------------
+
+    def judge(self, number: int) -> list[str]:
+        """Exchange, judge, and exchange back when a constraint is broken."""
+        constraints = self.of(number)
+        if not constraints:
+            return []
+        lines = ["    u = word(0)", *self._each_row(number, self._exchanged)]
+        lines.append("    broken = 0")
+        for constraint in constraints:
+            lines += self._judged(number, constraint)
+        lines += ["    if broken != 0:", "        u = word(0)"]
+        lines += ["    " + line for line in self._each_row(number, self._exchanged_back)]
+        lines += [f"        restore_{number}(e, frame)", "        return broken"]
+        return [*lines, *self._each_row(number, self._unmarked)]
+
+    def _each_row(self, number: int, body: Any) -> list[str]:
+        """The body for every row that may have changed, the place of its old copy in u."""
+        lines = []
+        for place, access in self.writer.accesses(number):
+            if access.read_only:
+                continue
+            inside = "    "
+            if access.form == "each":
+                lines += self.writer.loop(place)
+                inside = "        "
+            lines += [inside + line for line in body(number, place, access)]
+            lines.append(f"{inside}u += {self.writer.width(access)}")
+        return lines
+
+    def _row(self, place: int, access: Access) -> str:
+        return f"words_{self.writer.number(access.table)}, s_{place}"
+
+    def _exchange(self, number: int, access: Access, old: str, new: str, slot: str) -> list[str]:
+        """For every constraint of the row's own table: the old row out, the new one in."""
+        lines = []
+        for constraint in self.of(number):
+            if constraint.table == access.table.name:
+                name = f"exchange_{self.number(constraint)}"
+                arrays = ", ".join(self.arguments(constraint))
+                lines.append(f"    {name}({old}, {new}, {slot}, {arrays})")
+        return lines or ["    pass"]
+
+    def _exchanged(self, number: int, place: int, access: Access) -> list[str]:
+        row, width = self._row(place, access), self.writer.width(access)
+        exchanges = self._exchange(number, access, "undo + 8 * u, 0", row, f"s_{place}")
+        return [f"if marks({row}, undo, u, {width}):", *exchanges]
+
+    def _exchanged_back(self, number: int, place: int, access: Access) -> list[str]:
+        row, width = self._row(place, access), self.writer.width(access)
+        exchanges = self._exchange(number, access, row, "undo + 8 * u, 0", f"s_{place}")
+        return [f"if unmarks({row}, {width}):", *exchanges]
+
+    def _unmarked(self, number: int, place: int, access: Access) -> list[str]:
+        return [f"unmarks({self._row(place, access)}, {self.writer.width(access)})"]
+
+    def _judged(self, number: int, constraint: Constraint) -> list[str]:
+        """Is it broken by a row that changed? Only rows of its table or of its parent can."""
+        lines = []
+        reason = self.writer.reason(constraint.reason)
+        arrays = ", ".join(self.arguments(constraint))
+        for place, access in self.writer.accesses(number):
+            if access.read_only:
+                continue
+            words, width = f"words_{self.writer.number(access.table)}", self.writer.width(access)
+            row, tests = f"{words}, s_{place}", []
+            header = f"get({words}, s_{place} * {width}) & 5"
+            if access.table.name == constraint.table:
+                broken = f"is_broken_{self.number(constraint)}({row}, {arrays})"
+                tests.append(f"{header} == 5 and {broken}")
+            if isinstance(constraint, Reference) and access.table.name == constraint.parent:
+                children = f"get(children_{self.number(constraint)}, s_{place})"
+                tests.append(f"{header} == 4 and {children} != 0")
+            inside = "    "
+            if tests and access.form == "each":
+                lines += self.writer.loop(place)
+                inside = "        "
+            for test in tests:
+                lines += [f"{inside}if broken == 0 and {test}:", f"{inside}    broken = {reason}"]
+        return lines
+
+
+_PRELUDE = '''@njit(nogil=True)
+def marks(words, slot, undo, u, width):
+    """Whether this row changed and was not seen before; it is marked as seen."""
+    header = get(words, slot * width)
+    if header & 4 or not differs(words, slot, undo, u, width):
+        return False
+    put(words, slot * width, header | 4)
+    return True
+
+
+@njit(nogil=True)
+def unmarks(words, slot, width):
+    header = get(words, slot * width)
+    put(words, slot * width, header & -5)
+    return header & 4 != 0
+
+
+@njit(nogil=True)
+def enter(entries, mask, value, slot):
+    place = (value >> 32) & mask
+    while get(entries, place) != 0:
+        place = (place + 1) & mask
+    put(entries, place, (value & -0x100000000) | (slot + 1))
+
+
+@njit(nogil=True)
+def leave(entries, mask, value, slot):
+    place = (value >> 32) & mask
+    while (get(entries, place) & 0xFFFFFFFF) - 1 != slot:
+        if get(entries, place) == 0:
+            return
+        place = (place + 1) & mask
+    gap = place
+    while True:
+        place = (place + 1) & mask
+        entry = get(entries, place)
+        if entry == 0:
+            break
+        if ((place - (entry >> 32)) & mask) >= ((place - gap) & mask):
+            put(entries, gap, entry)
+            gap = place
+    put(entries, gap, 0)'''
+
+_ALIVE = """@njit(nogil=True)
+def alive_{number}(words, slot):
+    return get(words, slot * {width}) & 1 == 1
+
+
+"""
+
+# An old or a new row is words and a slot; a row that is not alive has neither entry nor parent.
+_UNIQUE = """@njit(nogil=True)
+def hash_{number}(words, slot):
+    return {value}
+
+
+@njit(nogil=True)
+def exchange_{number}(old, old_slot, new, new_slot, slot, entries, mask):
+    if alive_{number}(old, old_slot):
+        leave(entries, mask, hash_{number}(old, old_slot), slot)
+    if alive_{number}(new, new_slot):
+        enter(entries, mask, hash_{number}(new, new_slot), slot)
+
+
+@njit(nogil=True)
+def is_broken_{number}(words, slot, entries, mask):
+    value = hash_{number}(words, slot)
+    place = (value >> 32) & mask
+    while True:
+        entry = get(entries, place)
+        if entry == 0:
+            return False
+        if (entry ^ value) >> 32 == 0:
+            other = (entry & 0xFFFFFFFF) - 1
+            if other != slot and {same}:
+                return True
+        place = (place + 1) & mask"""
+
+_REFERENCE = """@njit(nogil=True)
+def parent_{number}(words, slot, parent_words, entries, mask):
+    return find_{parent}(entries, mask, parent_words, {values})
+
+
+@njit(nogil=True)
+def exchange_{number}(old, old_slot, new, new_slot, slot, children, parents, entries, mask):
+    if alive_{number}(old, old_slot):
+        parent = parent_{number}(old, old_slot, parents, entries, mask)
+        if parent >= 0:
+            put(children, parent, get(children, parent) - 1)
+    if alive_{number}(new, new_slot):
+        parent = parent_{number}(new, new_slot, parents, entries, mask)
+        if parent >= 0:
+            put(children, parent, get(children, parent) + 1)
+
+
+@njit(nogil=True)
+def is_broken_{number}(words, slot, children, parents, entries, mask):
+    parent = parent_{number}(words, slot, parents, entries, mask)
+    return parent < 0 or get(parents, parent * {width}) & 1 == 0"""

@@ -1,0 +1,150 @@
+"""Pointers: how generated kernels reach rows, events and words by their addresses.
+
+A step takes the addresses of its arrays, not the arrays: Numba counts references for each array
+handed to a function, and twenty atomic additions cost more than the transaction itself. Python
+holds every array while a kernel runs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+import pyarrow as pa
+from llvmlite import ir as llvm
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+from headgate.compiling import bounds
+from headgate.compiling.values import STORED_LLVM, EventType, RecordType, RowsType
+
+I64 = llvm.IntType(64)
+
+
+def address(array: np.ndarray) -> int:
+    """Where the array's first byte stands; the array must outlive the use of it."""
+    if bounds.IS_ON:
+        bounds.note(array)
+    return int(pa.py_buffer(array).address)  # many times faster than NumPy's own ways to ask
+
+
+def record_at(record: RecordType, row_bytes: int) -> Any:
+    """An intrinsic (address of the words, slot) -> the record in that slot."""
+
+    @intrinsic
+    def at(typing_context: Any, words: Any, slot: Any) -> Any:
+        def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            return builder.add(args[0], builder.mul(args[1], I64(row_bytes)))
+
+        return record(types.int64, types.int64), generate
+
+    return at
+
+
+def event_at(event: EventType) -> Any:
+    """An intrinsic (address of the column addresses, row) -> the event."""
+
+    @intrinsic
+    def at(typing_context: Any, columns: Any, row: Any) -> Any:
+        def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            found = cgutils.create_struct_proxy(event)(context, builder)
+            found.columns, found.row = args
+            return found._getvalue()
+
+        return event(types.int64, types.int64), generate
+
+    return at
+
+
+def rows_at(rows: RowsType) -> Any:
+    """An intrinsic (address of the words, of the slots, first, last) -> rows of an `each`."""
+
+    @intrinsic
+    def at(typing_context: Any, words: Any, slots: Any, first: Any, last: Any) -> Any:
+        def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            found = cgutils.create_struct_proxy(rows)(context, builder)
+            found.base = args[0]
+            found.slots = builder.add(args[1], builder.mul(args[2], I64(8)))
+            found.count = builder.sub(args[3], args[2])
+            return found._getvalue()
+
+        return rows(types.int64, types.int64, types.int64, types.int64), generate
+
+    return at
+
+
+def key_at(place: int, stored: str) -> Any:
+    """An intrinsic (address of the column addresses, row) -> the word of a key column."""
+    kind = STORED_LLVM[stored]
+
+    @intrinsic
+    def at(typing_context: Any, columns: Any, row: Any) -> Any:
+        def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            slot = builder.inttoptr(builder.add(args[0], I64(8 * place)), I64.as_pointer())
+            size = kind.get_abi_size(context.target_data)
+            spot = builder.add(builder.load(slot), builder.mul(args[1], I64(size)))
+            value = builder.load(builder.inttoptr(spot, kind.as_pointer()))
+            if stored == "u1":
+                return builder.zext(value, I64)
+            return value if stored == "i8" else builder.sext(value, I64)
+
+        return types.int64(types.int64, types.int64), generate
+
+    return at
+
+
+@intrinsic
+def _get_word(typing_context: Any, address: Any, place: Any) -> Any:
+    """The int64 number `place` from an address on."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        offset = builder.mul(args[1], I64(8))
+        return builder.load(builder.inttoptr(builder.add(args[0], offset), I64.as_pointer()))
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@intrinsic
+def _fixed_word(typing_context: Any, address: Any, place: Any) -> Any:
+    """The same of a word that does not change while the kernel runs: it is loaded once."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        offset = builder.mul(args[1], I64(8))
+        word = builder.load(builder.inttoptr(builder.add(args[0], offset), I64.as_pointer()))
+        word.set_metadata("invariant.load", builder.module.add_metadata([]))
+        return word
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@intrinsic
+def _set_word(typing_context: Any, address: Any, place: Any, value: Any) -> Any:
+    """Set the int64 number `place` from an address on."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        offset = builder.mul(args[1], I64(8))
+        pointer = builder.inttoptr(builder.add(args[0], offset), I64.as_pointer())
+        builder.store(args[2], pointer)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), generate
+
+
+is_inside = bounds.is_inside
+
+
+@numba.njit(nogil=True)
+def _checked_get(address: int, place: int) -> Any:
+    return _get_word(address, place) if is_inside(address + 8 * place) else 0
+
+
+@numba.njit(nogil=True)
+def _checked_set(address: int, place: int, value: int) -> None:
+    if is_inside(address + 8 * place):
+        _set_word(address, place, value)
+
+
+fixed_word = _checked_get if bounds.IS_ON else _fixed_word
+get_word = _checked_get if bounds.IS_ON else _get_word
+set_word = _checked_set if bounds.IS_ON else _set_word

@@ -1,0 +1,1 @@
+"""The lab: simulation, drawings and schemes kept for comparison; for cli and bench only."""

@@ -1,0 +1,166 @@
+"""The decision: which scheme runs a batch, and why, in words.
+
+Serial execution needs no graph at all, so the first question is whether a graph could pay for
+itself; only then is one built and looked at. The graph of whole transactions comes first, as it is
+the cheaper one; where it is too narrow for the threads, the graph of operations is asked, and then
+all three dimensions are open: exploration, granularity, handling of aborts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headgate.parallel.figures import Shape
+
+BALANCED_SKEW = 3.0  # the busiest row has at most this many times the mean: fixed shares are even
+LAZY_REDO_STEPS = 4.0  # units that an abort found late takes with it, as far as is known
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """What planning and threads cost; the defaults hold for common machines."""
+
+    plan_ns_per_operation: float = 40.0  # the graph of whole transactions
+    unit_plan_ns_per_operation: float = 80.0  # the graph of operations, with its versions
+    version_ns_per_operation: float = 60.0  # copying rows to versions and back
+    abort_ns: float = 20_000.0  # stopping all threads once and undoing what must be undone
+    start_ns: float = 300_000.0  # threads of one batch, started and joined
+    barrier_ns: float = 15_000.0
+    signal_ns: float = 60.0  # one edge of the graph, counted down
+    speedup_min: float = 1.15  # less than this is not worth the second core
+    cost_ns_min: float = 2_000.0  # a transaction cheaper than this never pays for its signals
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is known of a batch before any graph: its size, and what the last ones cost."""
+
+    transactions: int
+    operations: int
+    cost_ns: float | None  # of one transaction
+    abort_ratio: float
+    threads: int
+
+    @property
+    def serial_ns(self) -> float:
+        return (self.cost_ns or 0.0) * self.transactions
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The scheme of one batch, or of one group in it, and the reason."""
+
+    scheme: str
+    why: str
+    ns: float = 0.0  # what it is expected to take
+    transactions: int = 0
+
+
+def worth_planning(load: Load, costs: Thresholds) -> Decision | None:
+    """A decision for serial when a graph cannot pay for itself, else None: build it and look."""
+    if load.threads < 2:
+        return _serial(load, "one thread")
+    if load.cost_ns is None:
+        return _serial(load, "the cost of a transaction is not known yet: measured now")
+    if load.cost_ns < costs.cost_ns_min:
+        why = f"a transaction takes {load.cost_ns:.0f} ns, less than telling others of it"
+        return _serial(load, why)
+    overhead_ns = costs.plan_ns_per_operation * load.operations + costs.start_ns
+    best_ns = load.serial_ns / load.threads + overhead_ns
+    if load.serial_ns < costs.speedup_min * best_ns:
+        return _serial(
+            load,
+            f"{load.transactions} transactions of {load.cost_ns:.0f} ns take "
+            f"{load.serial_ns / 1e6:.1f} ms one after another; planning and {load.threads} "
+            f"threads would take {best_ns / 1e6:.1f} ms",
+        )
+    return None
+
+
+def _serial(load: Load, why: str) -> Decision:
+    return Decision("serial", why, load.serial_ns, load.transactions)
+
+
+def choose_transactions(load: Load, shape: Shape, skewed: float, costs: Thresholds) -> Decision:
+    """The best way to run whole transactions, or serial when none is better."""
+    step_ns = load.serial_ns / max(1, shape.work)
+    plan_ns = costs.plan_ns_per_operation * load.operations + costs.start_ns
+    exploration, explore_ns, because = _exploration(load, shape, skewed, step_ns, costs)
+    total_ns = _bound_ns(load, shape, step_ns) + explore_ns + plan_ns
+    found = (
+        f"{load.transactions} transactions in {shape.strata} strata, {shape.edges} dependencies, "
+        f"ideal speed-up {shape.ideal_speedup:.1f}"
+    )
+    if load.serial_ns < costs.speedup_min * total_ns:
+        return _serial(load, f"{found}: {load.threads} threads would not gain enough")
+    return Decision(exploration, f"{found}: {because}", total_ns, load.transactions)
+
+
+def is_wide(load: Load, shape: Shape) -> bool:
+    """Whether whole transactions keep the threads busy, so that finer units cannot gain."""
+    return shape.ideal_speedup >= 2 * load.threads
+
+
+def choose_units(
+    load: Load, fine: Shape, coarse: Shape, cycles: int, skewed: float, costs: Thresholds
+) -> Decision:
+    """The best way to run the batch by operations, or by chains of them."""
+    step_ns = load.serial_ns / max(1, fine.work)
+    granularity, shape, grain = _granularity(load, fine, coarse, cycles, step_ns, costs)
+    exploration, explore_ns, because = _exploration(load, shape, skewed, step_ns, costs)
+    abort, abort_ns, rule = _abort(load, step_ns, costs)
+    overhead_ns = costs.unit_plan_ns_per_operation * load.operations + costs.start_ns
+    overhead_ns += costs.version_ns_per_operation * load.operations / load.threads
+    total_ns = _bound_ns(load, shape, step_ns) + explore_ns + overhead_ns + abort_ns
+    found = (
+        f"{fine.work} operations with a longest path of {shape.path}, {shape.edges} dependencies"
+    )
+    return Decision(
+        f"{exploration}-{granularity}-{abort}",
+        f"{found}: {grain}; {because}; {rule}",
+        total_ns,
+        load.transactions,
+    )
+
+
+def _bound_ns(load: Load, shape: Shape, step_ns: float) -> float:
+    """No schedule is shorter than the longest path, or than the work shared evenly."""
+    return max(load.serial_ns / load.threads, shape.path * step_ns)
+
+
+def _exploration(
+    load: Load, shape: Shape, skewed: float, step_ns: float, costs: Thresholds
+) -> tuple[str, float, str]:
+    """Structured where meeting is cheap or shares are even, else non-structured."""
+    # At each barrier threads wait for the last task: half of one in the mean, but for one thread.
+    idle_ns = step_ns * shape.work / max(1, shape.tasks) * (1 - 1 / load.threads) / 2
+    strata_ns = (costs.barrier_ns + idle_ns) * shape.strata
+    signals_ns = costs.signal_ns * (shape.edges + shape.tasks)
+    if strata_ns < signals_ns / 2:
+        return "strata", strata_ns, "few strata, so barriers are cheap"
+    if skewed <= BALANCED_SKEW and shape.ideal_speedup >= 2 * load.threads:
+        return "depth", signals_ns / 2, "rows are used evenly, so each thread takes its share"
+    return "ready", signals_ns, "many small strata, so whoever is free takes what is ready"
+
+
+def _granularity(
+    load: Load, fine: Shape, coarse: Shape, cycles: int, step_ns: float, costs: Thresholds
+) -> tuple[str, Shape, str]:
+    """Chains where they do not lengthen the way, for they signal less; else single operations."""
+    ways = {}
+    for name, shape in (("operation", fine), ("chain", coarse)):
+        signals_ns = costs.signal_ns * (shape.edges + shape.tasks)
+        ways[name] = _bound_ns(load, shape, step_ns) + signals_ns / load.threads
+    if ways["chain"] <= ways["operation"]:
+        return "chain", coarse, f"{coarse.tasks} chains, {cycles} merged, signal less"
+    return "operation", fine, f"{cycles} chains wait for each other, so single operations"
+
+
+def _abort(load: Load, step_ns: float, costs: Thresholds) -> tuple[str, float, str]:
+    """Eager where an abort costs less than the work it would spoil."""
+    aborts = load.abort_ratio * load.transactions
+    eager_ns = aborts * costs.abort_ns
+    lazy_ns = aborts * LAZY_REDO_STEPS * step_ns
+    if lazy_ns <= eager_ns:
+        return "lazy", lazy_ns, f"{load.abort_ratio:.0%} aborts of cheap operations wait to the end"
+    return "eager", eager_ns, f"{load.abort_ratio:.0%} aborts are settled at once"

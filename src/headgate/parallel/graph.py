@@ -1,0 +1,148 @@
+"""The graph: which transaction of a batch waits for which, from the rows each one touches.
+
+Operations are linked in serial order, one pass over them: a read waits for the last write of its
+row, a write for the reads since then, or for the last write when there were none. So every row's
+operations form its chain, and two transactions with no path between them share no written row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from headgate.state.compiled import numba
+
+NONE = np.int64(-1)
+
+
+@dataclass(frozen=True)
+class Operations:
+    """What each transaction (unit) of a batch touches: rows numbered over all tables, each once."""
+
+    starts: np.ndarray  # unit -> its first operation; one more than there are units
+    rows: np.ndarray  # operation -> row
+    writes: np.ndarray  # operation -> 1 if it may write
+
+    @property
+    def units(self) -> int:
+        return len(self.starts) - 1
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The dependencies among units, forward and backward, and the stratum of each."""
+
+    before_starts: np.ndarray  # unit -> its first entry in `before`
+    before: np.ndarray  # units it waits for
+    after_starts: np.ndarray
+    after: np.ndarray  # units that wait for it
+    stratum: np.ndarray  # unit -> longest path that leads to it
+    strata_starts: np.ndarray  # stratum -> its first entry in `by_stratum`
+    by_stratum: np.ndarray  # units by stratum, in serial order within one
+
+    @property
+    def strata(self) -> int:
+        return len(self.strata_starts) - 1
+
+    @property
+    def edges(self) -> int:
+        return len(self.before)
+
+
+@numba.njit(cache=True, nogil=True)
+def _number_rows(rows: np.ndarray, numbers: np.ndarray) -> int:
+    """Replace each row by a small number, 0 for the first one met; `numbers` is left as it was."""
+    count = 0
+    firsts = np.empty(len(rows), np.int64)
+    for operation in range(len(rows)):
+        row = rows[operation]
+        if numbers[row] < 0:
+            numbers[row] = count
+            firsts[count] = row
+            count += 1
+        rows[operation] = numbers[row]
+    for number in range(count):
+        numbers[firsts[number]] = -1
+    return count
+
+
+@numba.njit(cache=True, nogil=True)
+def _link(
+    starts: np.ndarray, rows: np.ndarray, writes: np.ndarray, row_count: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Edges (from, to) between units, in the order of `to`."""
+    last_write = np.full(row_count, -1, np.int64)
+    last_read = np.full(row_count, -1, np.int64)  # the newest read since the last write
+    earlier_read = np.empty(len(rows), np.int64)  # read operation -> the read before it
+    sources = np.empty(2 * len(rows), np.int64)
+    targets = np.empty(2 * len(rows), np.int64)
+    unit_of = np.empty(len(rows), np.int64)
+    edges = 0
+    for unit in range(len(starts) - 1):
+        for operation in range(starts[unit], starts[unit + 1]):
+            row = rows[operation]
+            unit_of[operation] = unit
+            if writes[operation] == 0:
+                if last_write[row] >= 0:
+                    sources[edges], targets[edges] = last_write[row], unit
+                    edges += 1
+                earlier_read[operation] = last_read[row]
+                last_read[row] = operation
+                continue
+            read = last_read[row]
+            if read < 0 and last_write[row] >= 0:
+                sources[edges], targets[edges] = last_write[row], unit
+                edges += 1
+            while read >= 0:
+                sources[edges], targets[edges] = unit_of[read], unit
+                edges += 1
+                read = earlier_read[read]
+            last_read[row] = -1
+            last_write[row] = unit
+    return sources[:edges].copy(), targets[:edges].copy()
+
+
+@numba.njit(cache=True, nogil=True)
+def _stratify(units: int, sources: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """The longest path to each unit; edges come in the order of their targets."""
+    stratum = np.zeros(units, np.int64)
+    for edge in range(len(sources)):
+        stratum[targets[edge]] = max(stratum[targets[edge]], stratum[sources[edge]] + 1)
+    return stratum
+
+
+@numba.njit(cache=True, nogil=True)
+def _group(keys: np.ndarray, values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The values grouped by key, in their order, with the start of each of `count` groups."""
+    starts = np.zeros(count + 1, np.int64)
+    for place in range(len(keys)):
+        starts[keys[place] + 1] += 1
+    for group in range(count):
+        starts[group + 1] += starts[group]
+    filled = starts[:-1].copy()
+    grouped = np.empty(len(values), np.int64)
+    for place in range(len(keys)):
+        grouped[filled[keys[place]]] = values[place]
+        filled[keys[place]] += 1
+    return starts, grouped
+
+
+def number_rows(operations: Operations, numbers: np.ndarray) -> int:
+    """Number the rows of the batch from 0 on, in place; returns how many there are.
+
+    `numbers` is scratch: -1 for each row of all tables, and so again afterwards.
+    """
+    return int(_number_rows(operations.rows, numbers))
+
+
+def build_graph(operations: Operations, row_count: int) -> Graph:
+    """Link the operations of a batch, whose rows are numbered below `row_count`."""
+    units = operations.units
+    sources, targets = _link(operations.starts, operations.rows, operations.writes, row_count)
+    stratum = _stratify(units, sources, targets)
+    before_starts, before = _group(targets, sources, units)
+    after_starts, after = _group(sources, targets, units)
+    strata = int(stratum.max(initial=-1)) + 1
+    strata_starts, by_stratum = _group(stratum, np.arange(units), strata)
+    return Graph(before_starts, before, after_starts, after, stratum, strata_starts, by_stratum)
