@@ -58,6 +58,20 @@ class Endpoint:
         await self._answer(scope, receive, send)
 
 
+class ClosingResponse(StreamingResponse):
+    """An answer bit by bit whose generator ends with it, also when the client leaves half-way.
+
+    One that is only dropped ends when Python's collector comes by: what it counts would stay.
+    """
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            pieces: Any = self.body_iterator
+            await pieces.aclose()
+
+
 class Application:
     """One served engine or store over HTTP."""
 
@@ -211,7 +225,7 @@ class Application:
             return Response(answer.body, media_type=answer.media, headers=headers)
         headers["content-length"] = str(len(answer.body))
         pieces = self._pieces(answer.body)
-        return StreamingResponse(pieces, media_type=answer.media, headers=headers)
+        return ClosingResponse(pieces, media_type=answer.media, headers=headers)
 
     async def _pieces(self, body: bytes) -> Any:
         """A long answer bit by bit, as fast as the client reads it."""
@@ -253,7 +267,7 @@ class Application:
         origin = None if name is None else self._origin(name, known, reader, place)
         events = self._followed(self._following.events(self._served, origin, place))
         headers = {"cache-control": "no-store", "headgate-place": str(place)}
-        return StreamingResponse(events, media_type=EVENTS, headers=headers)
+        return ClosingResponse(events, media_type=EVENTS, headers=headers)
 
     def _origin(
         self, name: str, known: Collection[str], reader: StoreReader, place: Place

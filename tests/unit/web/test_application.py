@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 import headgate as hg
-from headgate.web.application import Application
+from headgate.web.application import Application, ClosingResponse
 from headgate.web.limits import Limits
 from headgate.web.served import ServedEngine
 from headgate.web.tokens import Tokens
@@ -149,3 +149,34 @@ def test_a_limit_is_above_nothing(name: str) -> None:
 def test_a_limit_is_a_number_above_0(value: float) -> None:
     with pytest.raises(hg.InputError, match=r"query_seconds_max is .*; it must be a number"):
         Limits(query_seconds_max=value)
+
+
+def test_what_a_client_that_left_was_counted_for_ends_with_its_answer() -> None:
+    """Not when the collector comes by: the generator is held here all the time."""
+    counted = []
+
+    async def pieces() -> Any:
+        counted.append("begun")
+        try:
+            while True:
+                yield b"more"
+        finally:
+            counted.append("ended")
+
+    async def work() -> None:
+        is_sent = asyncio.Event()
+
+        async def receive() -> Any:
+            await is_sent.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.body":
+                is_sent.set()
+                await asyncio.sleep(60)  # the client reads nothing
+
+        response = ClosingResponse(pieces())
+        await response({"type": "http", "asgi": {"spec_version": "2.3"}}, receive, send)
+        assert counted == ["begun", "ended"], response.body_iterator
+
+    asyncio.run(work())
