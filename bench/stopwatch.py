@@ -20,12 +20,12 @@ import headgate as hg
 WATCHED = (
     ("headgate.engine.inlet:Arranger.arrange", "order"),
     ("headgate.execution.program:Program.resolve", "resolve"),
-    ("headgate.parallel.scheme:_Crew.decide", "plan"),
-    ("headgate.parallel.scheme:_Crew._arguments", "plan"),
-    ("headgate.parallel.scheme:_Crew._resolve", "plan"),
+    ("headgate.parallel.crew:TransactionCrew.decide", "plan"),
+    ("headgate.parallel.crew:TransactionCrew.arguments", "plan"),
+    ("headgate.parallel.crew:TransactionCrew.resolve", "plan"),
     ("headgate.parallel.units:UnitBatch.__init__", "plan"),
     ("headgate.parallel.units:UnitCrew.__init__", "plan"),
-    ("headgate.execution.program:Program.execute", "execute"),
+    ("headgate.isolation.executor:Executor.execute", "execute"),
     ("headgate.engine.engine:build_results", "results"),
 )
 PARTS = ("order", "resolve", "plan", "execute", "results", "rest")
@@ -99,14 +99,14 @@ def _owner(path: str) -> tuple[Any, str]:
 
 def let_count(engine: hg.Engine, is_on: bool = True) -> None:
     """Have the threads of an engine's next batches count what they spend their time on, or not."""
-    for program in engine._programs.values():
-        program.is_timed = is_on
+    for executor in engine._executors.values():
+        executor.scheduler.is_timed = is_on
 
 
 def counted(engine: hg.Engine) -> dict[str, float | None]:
     """Seconds of thread time by what they were spent on, None where the scheme counts nothing."""
-    for program in engine._programs.values():
-        found: Mapping[str, float] | None = getattr(program, "breakdown", None)
+    for executor in engine._executors.values():
+        found: Mapping[str, float] | None = executor.scheduler.breakdown
         if found:
             return {f"{part}_s": float(found.get(part, 0.0)) for part in COUNTED}
     return {f"{part}_s": None for part in COUNTED}

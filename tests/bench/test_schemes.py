@@ -19,7 +19,9 @@ from bench.plan_cost import make_operations, make_units, measure_planning
 from bench.report import render
 from bench.stopwatch import COUNTED, PARTS, SHARES, Stopwatch
 from bench.workloads import Phase, dynamic_ledger
+from headgate.kernels import ticks
 from headgate.parallel import scheme as schemes_of_engine
+from headgate.parallel.crew import TransactionCrew
 from headgate.parallel.precedence import PD, TD, chain_tasks, link, unit_tasks
 from headgate.parallel.scheme import make_scheme
 from headgate.parallel.units import UnitCrew
@@ -160,11 +162,11 @@ def test_the_parts_of_a_batch_make_up_its_time(rows: list[dict[str, Any]]) -> No
 
 
 def test_everything_that_is_timed_exists_and_is_put_back() -> None:
-    before = schemes_of_engine._Crew._arguments
+    before = TransactionCrew.arguments
     with Stopwatch() as watch:
         assert watch.missing == []
-        assert schemes_of_engine._Crew._arguments is not before
-    assert schemes_of_engine._Crew._arguments is before
+        assert TransactionCrew.arguments is not before
+    assert TransactionCrew.arguments is before
 
 
 def test_threads_count_in_rounds_of_their_own_alone(
@@ -173,7 +175,7 @@ def test_threads_count_in_rounds_of_their_own_alone(
     honest, counting = UnitCrew.work, []
 
     def work(crew: UnitCrew) -> bool:
-        counting.append(crew.run.program.is_timed)
+        counting.append(bool(crew.times[0, ticks.IS_ON]))
         return honest(crew)
 
     monkeypatch.setattr(UnitCrew, "work", work)
@@ -362,13 +364,13 @@ def test_planning_is_measured_step_by_step() -> None:
 @pytest.fixture
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The canary: schemes with threads leave their last transaction out."""
-    honest = schemes_of_engine._Crew.collect
+    honest = TransactionCrew.collect
 
     def collect(crew: Any) -> None:
         honest(crew)
         crew.run.outcome[-1] ^= 1
 
-    monkeypatch.setattr(schemes_of_engine._Crew, "collect", collect)
+    monkeypatch.setattr(TransactionCrew, "collect", collect)
     yield
 
 

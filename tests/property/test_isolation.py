@@ -15,9 +15,9 @@ import pyarrow as pa
 import pytest
 
 import headgate as hg
-from headgate.execution import program
 from headgate.kernels import kernel
 from headgate.kernels.isolation_source import IsolationWriter
+from headgate.parallel import readiness
 from headgate.testing import History, SerialOracle, difference, results_difference
 
 pytestmark = pytest.mark.timeout(900)  # on a busy machine compiling takes long
@@ -307,7 +307,7 @@ def in_source(old: str, new: str) -> Callable[[pytest.MonkeyPatch], None]:
             return found.replace(old, new)
 
         patch.setattr(IsolationWriter, "source", source)
-        patch.setattr(program, "build_isolation_kernels", kernel.build_isolation_kernels)
+        patch.setattr(readiness, "build_isolation_kernels", kernel.build_isolation_kernels)
 
     return seed
 

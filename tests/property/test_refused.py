@@ -15,8 +15,7 @@ from headgate.kernels import kernel
 from headgate.kernels.isolation_source import IsolationWriter
 from headgate.kernels.scheme_source import SchemeWriter
 from headgate.kernels.unit_source import UnitWriter
-from headgate.parallel import readiness
-from headgate.parallel import scheme as scheme_module
+from headgate.parallel import crew, readiness, scheduler
 from headgate.testing import SerialOracle, difference, results_difference
 
 jars = hg.Table("jars", "id bigint, n bigint", key="id")
@@ -62,8 +61,9 @@ def attempts(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         real(one)
 
     monkeypatch.setattr(readiness, "compile_first", noted)
-    for name in ("build_kernel", "build_unit_kernels", "build_isolation_kernels"):
-        monkeypatch.setattr(program, name, getattr(kernel, name))
+    monkeypatch.setattr(program, "build_kernel", kernel.build_kernel)
+    for name in ("build_unit_kernels", "build_isolation_kernels"):
+        monkeypatch.setattr(readiness, name, getattr(kernel, name))
     return found
 
 
@@ -74,8 +74,8 @@ def run_three(scheme: str, isolation: str = "PL4", cost_ns: float | None = None)
         for one in (engine, oracle):
             one.load(jars, [{"id": number, "n": 5} for number in range(7)])
         for seed in range(3):
-            for made in engine._programs.values():
-                made.cost_ns = cost_ns
+            for made in engine._executors.values():
+                made.scheduler.cost_ns = cost_ns
             batch = events(seed)
             options = {"scheme": scheme, "threads": 2, "isolation": isolation}
             found = engine.run(pour, batch, order_by="ts", **options)
@@ -135,7 +135,7 @@ def test_the_model_builds_no_graph_for_what_it_cannot_have(
     writers: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch, attempts: list[Any]
 ) -> None:
     built: list[str] = []
-    real_graph, real_batch = scheme_module.build_graph, scheme_module.UnitBatch
+    real_graph, real_batch = crew.build_graph, scheduler.UnitBatch
 
     def graph(*given: Any) -> Any:
         built.append("transactions")
@@ -145,8 +145,8 @@ def test_the_model_builds_no_graph_for_what_it_cannot_have(
         built.append("operations")
         return real_batch(*given)
 
-    monkeypatch.setattr(scheme_module, "build_graph", graph)
-    monkeypatch.setattr(scheme_module, "UnitBatch", batch)
+    monkeypatch.setattr(crew, "build_graph", graph)
+    monkeypatch.setattr(scheduler, "UnitBatch", batch)
     for writer in writers:
         broken(writer)(monkeypatch)
     with hg.open(None, tables=[jars], transactions=[pour]) as engine:
@@ -154,8 +154,8 @@ def test_the_model_builds_no_graph_for_what_it_cannot_have(
         wide = np.arange(400)
         table = pa.table({"ts": wide, "a": wide, "b": wide})  # no two share a row
         for _ in range(5):
-            for made in engine._programs.values():
-                made.cost_ns = 500_000.0
+            for made in engine._executors.values():
+                made.scheduler.cost_ns = 500_000.0
             engine.run(pour, table, order_by="ts", threads=2)
         decisions = list(engine.decisions())
     assert built.count("transactions") == 1 and built.count("operations") <= 1
@@ -171,7 +171,7 @@ def test_the_model_does_without_single_operations(
     def refuse(*_: Any) -> Any:
         raise NotImplementedError("not this one")
 
-    monkeypatch.setattr(program, "build_unit_kernels", refuse)
+    monkeypatch.setattr(readiness, "build_unit_kernels", refuse)
     decisions = run_three("auto", cost_ns=500_000.0)
     assert any("single operations do not compile: NotImpl" in one.why for one in decisions)
     with hg.open(None, tables=[jars], transactions=[pour]) as engine:

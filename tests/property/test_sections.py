@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 import headgate as hg
-from headgate.execution.program import Program
-from headgate.parallel import sections
+from headgate.isolation.executor import Executor
+from headgate.parallel import scheduler, sections
 from tests.property.test_schemes import CONTENTION, accounts, deposit, make_events, move
 
 SCHEMES = (
@@ -27,15 +27,15 @@ def outcome_of(
 ) -> Outcome:
     """Results, table, and the changed slots of each of two batches."""
     changed: list[dict[str, list[int]]] = []
-    execute = Program.execute
+    execute = Executor.execute
 
-    def noting(self: Program, *given: Any) -> Any:
+    def noting(self: Executor, *given: Any) -> Any:
         found = execute(self, *given)
         changed.append({name: slots.tolist() for name, slots in found.changed.items()})
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Program, "execute", noting)
+        patch.setattr(Executor, "execute", noting)
         with hg.open(path, tables=[accounts], transactions=[move, deposit]) as engine:
             ids, zeros = np.arange(keys), np.zeros(keys, np.int64)
             rows = pa.table({"id": ids, "balance": np.full(keys, 100.0), "n": zeros})
@@ -91,13 +91,12 @@ def test_sections_give_the_bytes_of_the_serial_scheme(
 def test_the_batch_is_really_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
     run_in_turn = sections.run_in_turn
-    from headgate.parallel import scheme
 
     def noting(run: Any, cut: Any, run_section: Any) -> None:
         seen.extend(len(section) for section in cut)
         run_in_turn(run, cut, run_section)
 
-    monkeypatch.setattr(scheme, "run_in_turn", noting)
+    monkeypatch.setattr(scheduler, "run_in_turn", noting)
     outcome_of(60, 0.0, scheme="ready", threads=2)
     assert len(seen) >= 20 and sum(seen) == 1200 and max(seen) - min(seen) <= 1
 

@@ -14,10 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headgate as hg
-from headgate.execution import program
 from headgate.kernels import kernel as kernels
 from headgate.kernels import versions
-from headgate.parallel import nesting, precedence, units
+from headgate.parallel import nesting, precedence, readiness, units
 from headgate.testing import SerialOracle, difference, results_difference
 from tests.property import making
 from tests.property.family import FAMILY
@@ -141,11 +140,11 @@ def two_groups(scheme: str, threads: int) -> tuple[Any, ...]:
     with hg.open(None, tables=[cards, shops], transactions=[pay, refund]) as engine:
         engine.load(cards, [{"id": n, "points": 10, "used": 0} for n in range(2000)])
         engine.load(shops, [{"id": n, "income": 0, "best": 0} for n in range(1000)])
-        for transactions in engine._programs.values():
-            transactions.cost_ns = 50_000.0  # as if they were costly
+        for executor in engine._executors.values():
+            executor.scheduler.cost_ns = 50_000.0  # as if they were costly
         engine.run(ROUTES, events.slice(0, 1), route_by="kind", order_by="ts", scheme="serial")
-        for transactions in engine._programs.values():
-            transactions.cost_ns = 50_000.0
+        for executor in engine._executors.values():
+            executor.scheduler.cost_ns = 50_000.0
         results = engine.run(
             ROUTES, events, route_by="kind", order_by="ts", scheme=scheme, threads=threads
         )
@@ -264,5 +263,5 @@ def test_an_abort_that_forgets_the_rest_is_caught(
 
     monkeypatch.setenv("HEADGATE_CACHE", str(tmp_path))
     monkeypatch.setattr(versions, "fail", forget)
-    monkeypatch.setattr(program, "build_unit_kernels", kernels.build_unit_kernels)
+    monkeypatch.setattr(readiness, "build_unit_kernels", kernels.build_unit_kernels)
     assert not same(spent(5, scheme="strata-operation-lazy", threads=1), serial["high"])

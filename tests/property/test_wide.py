@@ -74,8 +74,8 @@ def check(shape: shapes.Shape, scheme: str, threads: int, updates: bool = False)
     options = {"order_by": "ts", "route_by": "kind", "updates": updates}
     with opened(shape) as engine:
         for events, wanted in zip(all_events(shape), results, strict=True):
-            for program in engine._programs.values():
-                program.cost_ns = COSTLY_NS
+            for executor in engine._executors.values():
+                executor.scheduler.cost_ns = COSTLY_NS
             found = engine.run(shape.routes, events, scheme=scheme, threads=threads, **options)
             assert results_difference(found, wanted) is None, f"{scheme} on {threads} threads"
         assert difference(engine, oracle) is None, f"{scheme} on {threads} threads"

@@ -50,8 +50,6 @@ TESTING_SEES_FROM = LAYERS.index("dataflow")
 
 # The one way up: `engine.sink` hands out the face that Spark calls.
 DOORS = {("engine", "headgate.spark.sink")}
-# These still look up to parallelism and isolation; they are being turned.
-BEING_TURNED = {f"{PACKAGE}/execution/program.py", f"{PACKAGE}/execution/run.py"}
 # Above Spark, but usable at once and with no Java: these reach for it only when asked.
 LAZY_ABOVE_SPARK = {PUBLIC, "cli", "web"}
 
@@ -153,8 +151,6 @@ def may_import(layer: str, found: Import) -> bool:
 
 def layering(path: PurePosixPath, source: str) -> Iterator[str]:
     layer = layer_of(module_name(path))
-    if str(path) in BEING_TURNED:
-        return
     if layer not in {*LAYERS, PUBLIC, ERRORS, TESTING}:
         yield f"{path}:1: {layer} is no layer; put it into one or name it in LAYERS"
         return

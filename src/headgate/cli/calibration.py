@@ -34,7 +34,7 @@ from headgate.parallel.costs import (
 )
 from headgate.parallel.decision import Thresholds
 from headgate.parallel.scheme import SERIAL, Scheme, make_scheme
-from headgate.parallel.units import UnitBatch, UnitCrew
+from headgate.parallel.units import UnitCrew
 from headgate.state.table import Table
 from headgate.transactions import transaction
 
@@ -181,7 +181,8 @@ class _Laboratory:
         self.seconds = seconds
         self.was_disturbed = False
         plan = engine._plan(transfer, None, None, None, "reject", None)
-        self.program = engine._program(plan.route.transactions)
+        self.executor = engine._executor(plan.route.transactions)
+        self.program = self.executor.program
         self.arranger = Arranger(plan, self.program)
         self.random = np.random.default_rng(7)
         self.epoch = 1
@@ -209,7 +210,7 @@ class _Laboratory:
         """What the batch takes by this scheme, planning included."""
 
         def run() -> None:
-            self.program.execute(batch.works, batch.order, batch.route, self._next(), scheme)
+            self.executor.execute(batch.works, batch.order, batch.route, self._next(), scheme)
 
         run()  # loads the kernels
         spent = [spend(run) for _ in self._tries()]
@@ -233,7 +234,7 @@ class _Laboratory:
             run = Run(self.program, batch.works, batch.order, batch.route, self._next())
             self._find_rows(run)
             began = time.process_time_ns()
-            crew = UnitCrew(UnitBatch(run, False, run.scratch), scheme)
+            crew = UnitCrew(self.executor.scheduler.unit_batch(run), scheme)
             planned = time.process_time_ns()
             crew.work()
             crew.install()
@@ -244,7 +245,7 @@ class _Laboratory:
 
     def edges(self, batch: _Batch) -> int:
         """How many signals there are from one transaction of the batch to another."""
-        graph = self.program.explain(batch.works, batch.order, batch.route).graph
+        graph = self.executor.explain(batch.works, batch.order, batch.route).graph
         return plan_batch(graph, 0.0).graph.edges
 
     def _find_rows(self, run: Run) -> None:

@@ -128,7 +128,8 @@ def copy_engine(engine: Engine) -> Engine:
 
 def measured_cost_ns(engine: Engine, units: Units) -> float:
     """What one operation took in the batch that this engine has run, and in no other."""
-    known = [program.cost_ns for program in engine._programs.values() if program.cost_ns]
+    schedulers = [executor.scheduler for executor in engine._executors.values()]
+    known = [scheduler.cost_ns for scheduler in schedulers if scheduler.cost_ns]
     if not known:
         raise InputError("so few events say little of what an operation costs: give --cost-ns")
     return known[0] * units.transactions / units.operations
@@ -138,10 +139,11 @@ def measured_units_ns(engine: Engine, chosen: Any, events: pa.Table, **options: 
     """What all units of a batch take on one thread, which an engine runs for it."""
     few = events.slice(0, 1)  # loads the kernels, and makes the program whose threads shall count
     engine.run(chosen, few, scheme=UNITS, threads=1, **options)
-    for program in engine._programs.values():
-        program.is_timed = True
+    schedulers = [executor.scheduler for executor in engine._executors.values()]
+    for scheduler in schedulers:
+        scheduler.is_timed = True
     engine.run(chosen, events, scheme=UNITS, threads=1, **options)
-    counted = [program.breakdown for program in engine._programs.values() if program.breakdown]
+    counted = [scheduler.breakdown for scheduler in schedulers if scheduler.breakdown]
     return sum(found["useful"] for found in counted) * 1e9
 
 

@@ -72,8 +72,9 @@ from headgate.engine.results import (
 from headgate.engine.streams import Idle, Streams, check_flush, latest_seen_us
 from headgate.engine.takeover import Newcomer
 from headgate.errors import InputError, shown
-from headgate.execution.program import Execution, Program
+from headgate.execution.program import Program
 from headgate.io import Clock, Disk, RealClock
+from headgate.isolation.executor import Execution, Executor
 from headgate.isolation.levels import Recording, make_isolation, make_protocol
 from headgate.parallel.decision import Decision
 from headgate.parallel.figures import Figures
@@ -191,11 +192,11 @@ class Engine:
         )
         self._reading = Reading(self._memory, self._journal, self._guard, self._lock)
         self._getters: dict[Any, Getter] = {}  # by name and by identity of our tables
-        self._programs: dict[tuple[Any, ...], Program] = {}
+        self._executors: dict[tuple[Any, ...], Executor] = {}
         self._plans: dict[Any, Plan] = {}
         for transaction in self.transactions.values():
             # Literals take their codes before any text from the store can take them.
-            self._program((transaction,))
+            self._executor((transaction,))
             if self._is_weak:
                 fingerprint_of((transaction,))  # refuse now what could not be logged later
         self._recover()
@@ -419,8 +420,8 @@ class Engine:
     def _check(self, plan: Plan, given: pa.Schema) -> None:
         """Refuse events of this schema as a batch of them would be; nothing runs."""
         with self._lock, self._guard.running():
-            program = self._program(plan.route.transactions, plan.updates)
-            plan.arranger(program).check(given)
+            executor = self._executor(plan.route.transactions, plan.updates)
+            plan.arranger(executor.program).check(given)
             self._carrying(plan, given)  # readers may know the results' columns from now on
 
     def sink(
@@ -559,7 +560,8 @@ class Engine:
     ) -> tuple[pa.Table, int, np.ndarray]:
         """Order, resolve, execute and append one batch, not yet durable; returns its results, its
         epoch, and the event row that each result is of."""
-        program = self._program(plan.route.transactions, plan.updates)
+        executor = self._executor(plan.route.transactions, plan.updates)
+        program = executor.program
         inlet, meter, began = plan.inlet_name(source), self._streams_seen.meter(plan), self._now()
         arranged = plan.arranger(program).arrange(events, self._memory.inlets.get(inlet))
         moved = dict(inlets or {})
@@ -568,7 +570,7 @@ class Engine:
         ordered = self._now()
         with self._guard.all_or_stopped():
             program.resolve(arranged.works)
-            execution = program.execute(
+            execution = executor.execute(
                 arranged.works, arranged.order, arranged.route, self._memory.epoch + 1, plan.scheme,
                 plan.isolation, plan.record is not None,
             )  # fmt: skip
@@ -620,15 +622,14 @@ class Engine:
     def _empty(self, plan: Plan) -> pa.Table:
         return results_arrow(plan).empty_table()
 
-    def _program(self, transactions: Sequence[Transaction], updates: bool = False) -> Program:
+    def _executor(self, transactions: Sequence[Transaction], updates: bool = False) -> Executor:
         key = (updates, *transactions)  # the very same ones: names may be given again
-        if key not in self._programs:
+        if key not in self._executors:
             signatures = [transaction.signature for transaction in transactions]
             memory = self._memory
-            self._programs[key] = Program(
-                signatures, memory.rows, memory.pool, updates, self._clock
-            )
-        return self._programs[key]
+            program = Program(signatures, memory.rows, memory.pool, updates)
+            self._executors[key] = Executor(program, self._clock)
+        return self._executors[key]
 
     # --- reading ------------------------------------------------------------------------------
 
@@ -677,20 +678,20 @@ class Engine:
         """The figures of the graph these events would make now; nothing runs."""
         plan = self._plan(transaction, route_by, order_by, None, "reject", None)
         with self._lock, self._guard.running():
-            program = self._program(plan.route.transactions)
+            executor = self._executor(plan.route.transactions)
             given = as_table(events, plan.event, "events", plan.with_unneeded)
-            arranged = plan.arranger(program).arrange(given, None)
-            program.resolve(arranged.works)
-            return program.explain(arranged.works, arranged.order, arranged.route)
+            arranged = plan.arranger(executor.program).arrange(given, None)
+            executor.program.resolve(arranged.works)
+            return executor.explain(arranged.works, arranged.order, arranged.route)
 
     def decisions(self) -> list[Decision]:
         """What the model chose for the last batches, and why in words."""
         with self._lock:
-            return [one for program in self._programs.values() for one in program.decisions]
+            return [one for executor in self._executors.values() for one in executor.decisions]
 
     def metrics(self) -> Metrics:
         """What was counted since the engine was opened; `hg.prometheus(engine)` is it as text."""
-        return self._streams_seen.metrics(self._journal, self._programs, self.epoch, self._clock)
+        return self._streams_seen.metrics(self._journal, self._executors, self.epoch, self._clock)
 
     def applied(self, query: str, batch: int) -> tuple[Applied, ...]:
         """What became of a micro-batch that a query handed to sinks of this engine lately."""

@@ -23,8 +23,9 @@ from headgate.engine.naming import find_route
 from headgate.engine.order import is_sorted_throughout, parse_duration, sort_key, sort_rows
 from headgate.engine.routing import Routing
 from headgate.errors import DeclarationError, InputError, not_among, shown
-from headgate.execution.program import Execution, Program
+from headgate.execution.program import Program
 from headgate.execution.run import LATE, REJECTED, Work
+from headgate.isolation.executor import Execution
 from headgate.isolation.levels import PROTOCOLS, Recording
 from headgate.parallel.scheme import SERIAL, Scheme
 from headgate.query.stored import UNROUTED

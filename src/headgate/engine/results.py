@@ -13,8 +13,9 @@ import pyarrow as pa
 from headgate.engine.carrying import carried_array
 from headgate.engine.inlet import Arranged, Plan
 from headgate.engine.metrics import Tally
-from headgate.execution.program import Execution, Program
+from headgate.execution.program import Program
 from headgate.execution.run import ABORTED, COMMITTED, OUTCOMES, Work
+from headgate.isolation.executor import Execution
 from headgate.kernels.codes import encode_reasons
 from headgate.state.columns import to_arrow
 from headgate.state.display import text

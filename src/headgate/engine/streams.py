@@ -21,8 +21,8 @@ from headgate.engine.journal import Journal
 from headgate.engine.memory import Memory
 from headgate.engine.metrics import Meter, Metrics, StreamMetrics, stream_metrics
 from headgate.errors import HeadgateError, InputError
-from headgate.execution.program import Program
 from headgate.io import Clock
+from headgate.isolation.executor import Executor
 
 
 class Streams:
@@ -51,12 +51,12 @@ class Streams:
         return found
 
     def metrics(
-        self, journal: Journal, programs: Mapping[Any, Program], epoch: int, clock: Clock
+        self, journal: Journal, executors: Mapping[Any, Executor], epoch: int, clock: Clock
     ) -> Metrics:
         """What was counted since the engine was opened; any thread may ask, and waits for none."""
         rows = {name: len(rows) for name, rows in self._memory.rows.items()}
         epochs = epoch - self._first_epoch
-        retries = sum(program.retries for program in list(programs.values()))
+        retries = sum(executor.retries for executor in list(executors.values()))
         return Metrics(
             epoch, epochs, retries, sum(self.held().values()), rows, journal.log_bytes,
             journal.log.times(), journal.sync.times(), journal.snapshots.times(),

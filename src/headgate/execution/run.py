@@ -18,7 +18,6 @@ from headgate.compiling.signature import Signature
 from headgate.execution.interpreter import error_reason, has_lost_its_error
 from headgate.kernels.frame import Frame, FrameLayout
 from headgate.kernels.pointers import address
-from headgate.parallel.scratch import Scratch
 from headgate.state.columns import StoredColumn
 from headgate.state.constraint import Constraint, Unique
 from headgate.state.integrity import child_counts, unique_entries
@@ -104,11 +103,6 @@ class Run:
     def frame_of(self, layout: FrameLayout) -> Frame:
         """What kernels of another layout take, which may know fewer of the arrays."""
         return Frame.fill(layout, self.arrays)
-
-    @property
-    def scratch(self) -> Scratch | None:
-        """Memory for the plan, unless another part of the batch may want it at the same time."""
-        return None if self.is_part else self.program.scratch
 
     def _make_output(self, work: Work) -> None:
         work.out_layout = work.signature.out_layout

@@ -16,11 +16,12 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from headgate.errors import InputError, did_you_mean, not_among, shown
+from headgate.execution.run import Run, Work
 from headgate.kernels.isolation_source import (
     OPERATION_WORDS,
     ROW_WORDS,
@@ -28,14 +29,11 @@ from headgate.kernels.isolation_source import (
     SYNC_WORDS,
     TABLE_WORDS,
 )
-from headgate.kernels.kernel import compile_first
+from headgate.kernels.kernel import IsolationKernels, compile_first
 from headgate.kernels.pointers import address
 from headgate.parallel.decision import Decision, Thresholds
 from headgate.parallel.scheme import SCHEME_NAMES, VARIANTS, Scheme, make_scheme
 from headgate.parallel.workers import workers
-
-if TYPE_CHECKING:
-    from headgate.execution.run import Run, Work
 
 LEVELS = {"PL1": 1, "PL2": 2, "PL3": 3, "PL4": 4}
 ALIASES = {
@@ -140,9 +138,11 @@ def _elements_max(work: Work) -> int:
     return int(_elements(work).max(initial=0)) + 1
 
 
-def run_isolated(run: Run, scheme: Scheme, level: int, is_recorded: bool) -> Isolated | None:
+def run_isolated(
+    kernels: IsolationKernels, run: Run, scheme: Scheme, level: int, is_recorded: bool
+) -> Isolated | None:
     """Run the batch by a protocol; None when it was put back and must be run serially."""
-    crew = _Crew(run, scheme, level, is_recorded)
+    crew = _Crew(kernels, run, scheme, level, is_recorded)
     crew.work()
     if crew.raised[0]:
         crew.put_back()
@@ -156,7 +156,10 @@ def run_isolated(run: Run, scheme: Scheme, level: int, is_recorded: bool) -> Iso
 class _Crew:
     """The threads of one batch: what they share, and what each has of its own."""
 
-    def __init__(self, run: Run, scheme: Scheme, level: int, is_recorded: bool) -> None:
+    def __init__(
+        self, kernels: IsolationKernels, run: Run, scheme: Scheme, level: int, is_recorded: bool
+    ) -> None:
+        self.kernels = kernels
         self.run, self.scheme, self.level = run, scheme, level
         self.count = len(run.order)
         self.threads = scheme.threads
@@ -206,7 +209,7 @@ class _Crew:
 
     def work(self) -> None:
         """Find the rows, then let all threads run to the end."""
-        run, found = self.run, self.run.program.isolation_kernels
+        run, found = self.run, self.kernels
         frame = run.frame_of(found.layout)
         found.kernels["resolve_all"](self.count, frame.address)
         shared = frame.but({

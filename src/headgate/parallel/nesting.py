@@ -9,16 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from headgate.execution.run import Run
+from headgate.parallel.crew import TransactionCrew
 from headgate.parallel.decision import Decision
 from headgate.parallel.groups import contended
 from headgate.parallel.workers import workers
-
-if TYPE_CHECKING:
-    from headgate.execution.run import Run
 
 GAIN_MIN = 1.1  # the batch as a whole must be expected to take this much longer
 
@@ -29,7 +27,7 @@ class Part:
 
     places: np.ndarray
     run: Run
-    crew: Any
+    crew: TransactionCrew
     decision: Decision
 
 
@@ -43,11 +41,11 @@ class Nested:
     def decisions(self) -> list[Decision]:
         return [part.decision for part in self.parts]
 
-    def work(self, run_as_decided: Callable[[Run, Any, Decision], bool]) -> None:
+    def work(self, run_as_decided: Callable[[TransactionCrew, Decision], bool]) -> None:
         """Run all parts at once and put together what they gave."""
 
         def one(part: Part) -> None:
-            if not run_as_decided(part.run, part.crew, part.decision):
+            if not run_as_decided(part.crew, part.decision):
                 part.run.all()
 
         workers.run([partial(one, part) for part in self.parts])
@@ -69,7 +67,7 @@ class Nested:
             run.counts[2 * number + 1] |= part.run.counts[2 * number + 1]
 
 
-def nest(run: Run, crew: Any, whole: Decision, serial_ns: float) -> Nested | None:
+def nest(run: Run, crew: TransactionCrew, whole: Decision, serial_ns: float) -> Nested | None:
     """Two groups with a decision each, if that should take clearly less time than the whole."""
     threads = crew.scheme.threads
     if threads < 2 or whole.ns <= GAIN_MIN * serial_ns / threads:
@@ -100,10 +98,8 @@ def nest(run: Run, crew: Any, whole: Decision, serial_ns: float) -> Nested | Non
     return Nested(run, list(parts.values()))
 
 
-def _part(run: Run, crew: Any, places: np.ndarray) -> Part:
+def _part(run: Run, crew: TransactionCrew, places: np.ndarray) -> Part:
     """A run of its own over some of the events."""
-    from headgate.execution.run import Run
-
     works = [replace(work, out=None, changes=[]) for work in run.works]
     part = Run(run.program, works, run.order[places], run.route, run.epoch, True, run)
-    return Part(places, part, type(crew)(part, crew.scheme), Decision("serial", ""))
+    return Part(places, part, crew.of(part), Decision("serial", ""))

@@ -6,16 +6,21 @@ serially, which gives the bytes that every scheme promises, and the decision say
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import Any
 
 from headgate.compiling.compiler import reason_of
+from headgate.execution.program import Program
 from headgate.kernels.isolation_source import PROTOCOLS
-from headgate.kernels.kernel import compile_first
+from headgate.kernels.kernel import (
+    IsolationKernels,
+    UnitKernels,
+    build_isolation_kernels,
+    build_unit_kernels,
+    compile_first,
+)
 from headgate.parallel.decision import Decision
-
-if TYPE_CHECKING:
-    from headgate.execution.program import Program
-    from headgate.parallel.scheme import Scheme
+from headgate.parallel.scheme import Scheme
 
 PLAN = ("resolve", "collect")  # the graph of transactions
 UNIT_PLAN = ("resolve", "units.collect")  # the graph of operations
@@ -41,6 +46,17 @@ class Readiness:
         # the graph that it decides by would be built for nothing.
         self.whole_given_up: Decision | None = None
         self.units_given_up: Decision | None = None
+
+    @cached_property
+    def unit_kernels(self) -> UnitKernels:
+        """The kernels that run a batch by operations, made when first asked for."""
+        return build_unit_kernels(self.program.signatures[: self.program.compiled_count])
+
+    @cached_property
+    def isolation_kernels(self) -> IsolationKernels:
+        """The kernels of the protocols, made when first asked for."""
+        compiled = self.program.signatures[: self.program.compiled_count]
+        return build_isolation_kernels(compiled, self.program.updates)
 
     def refusal(self, *names: str) -> str | None:
         """Compile these kernels where that was not tried before; why the first one cannot be."""
@@ -80,7 +96,7 @@ class Readiness:
     def _kernel(self, name: str) -> Any:
         family, _, own = name.rpartition(".")
         if family == "units":
-            return self.program.unit_kernels.kernels[own]
+            return self.unit_kernels.kernels[own]
         if family == "protocol":
-            return self.program.isolation_kernels.kernels[own]
+            return self.isolation_kernels.kernels[own]
         return self.program.compiled_kernel.schemes[own]

@@ -9,15 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from headgate.execution.run import Run
 from headgate.state.compiled import numba
 from headgate.state.layout import HEADER_EPOCH_SHIFT
-
-if TYPE_CHECKING:
-    from headgate.execution.run import Run
 
 SECTION_OPERATIONS = 1 << 15  # about so many are planned at once
 
@@ -68,8 +65,6 @@ def run_in_turn(run: Run, sections: Sequence[range], run_section: Callable[[Run]
 
 
 def _section(run: Run, places: range, stamp: int) -> Run:
-    from headgate.execution.run import Run
-
     works = [replace(work, out=None, changes=[]) for work in run.works]
     order = run.order[places.start : places.stop]
     return Run(run.program, works, order, run.route, stamp, whole=run)

@@ -11,13 +11,14 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from headgate.compiling import bounds
+from headgate.execution.run import Run
 from headgate.kernels import ticks, versions
-from headgate.kernels.kernel import compile_first
+from headgate.kernels.kernel import UnitKernels, compile_first
 from headgate.kernels.pointers import address
 from headgate.kernels.versions import SYNC_WORDS
 from headgate.parallel.graph import Operations, number_rows
@@ -30,12 +31,9 @@ from headgate.parallel.precedence import (
     plain_chains,
     unit_tasks,
 )
+from headgate.parallel.scheme import Scheme
 from headgate.parallel.scratch import Scratch
 from headgate.parallel.workers import workers
-
-if TYPE_CHECKING:
-    from headgate.execution.run import Run
-    from headgate.parallel.scheme import Scheme
 
 QUEUE_FACTOR = 4  # a task may come into the queue again after an abort
 
@@ -43,12 +41,14 @@ QUEUE_FACTOR = 4  # a task may come into the queue again after an abort
 class UnitBatch:
     """The operations and units of one resolved batch, and their graph."""
 
-    def __init__(self, run: Run, whole: bool, scratch: Scratch | None = None) -> None:
+    def __init__(
+        self, kernels: UnitKernels, run: Run, whole: bool, scratch: Scratch | None = None
+    ) -> None:
         """With a scratch the batch is of use until another one takes that."""
         self.run = run
         self.scratch = Scratch() if scratch is None or bounds.IS_ON else scratch
         self.scratch.begin()
-        self.kernels = run.program.unit_kernels
+        self.kernels = kernels
         self.order, self.route = run.order, run.route
         self.frame = run.frame_of(self.kernels.layout)
         self.kept: list[np.ndarray] = []  # arrays that live as long as a thread may use them
@@ -129,7 +129,7 @@ class UnitBatch:
 class UnitCrew:
     """The threads that run one batch by its units."""
 
-    def __init__(self, batch: UnitBatch, scheme: Scheme) -> None:
+    def __init__(self, batch: UnitBatch, scheme: Scheme, is_timed: bool = False) -> None:
         self.batch, self.run = batch, batch.run
         self.scheme = scheme
         self.threads = max(1, min(scheme.threads, batch.units.count))
@@ -139,7 +139,7 @@ class UnitCrew:
             self.tasks = batch.tasks(scheme.granularity)
         self.sync = np.zeros(SYNC_WORDS, np.int64)
         self.times = np.zeros((self.threads, ticks.WORDS), np.int64)
-        self.times[:, ticks.IS_ON] = int(self.run.program.is_timed)
+        self.times[:, ticks.IS_ON] = int(is_timed)
         self.plan = self._plan()
 
     # --- the arrays ---------------------------------------------------------------------------

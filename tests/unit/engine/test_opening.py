@@ -90,7 +90,7 @@ def test_the_programs_of_an_engine_use_its_clock() -> None:
     clock = SimulatedClock()
     with hg.open(None, **PROGRAM, clock=clock) as engine:
         engine.call(add, id=1, amount=1)
-        assert all(program._clock is clock for program in engine._programs.values())
+        assert all(one.scheduler.clock is clock for one in engine._executors.values())
 
 
 def test_weak_recovery_names_the_level_that_held(tmp_path: Path) -> None:

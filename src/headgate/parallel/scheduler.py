@@ -1,0 +1,235 @@
+"""The scheduler: by which scheme the threads of an engine run the batches of one program.
+
+It knows what the last batches cost, asks the model, sees to it that kernels are there before a
+batch runs, and notes every decision. Whatever it chooses, the effect is that of event order: a
+batch that a scheme could not finish was put back as it was, and runs one after another.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+
+from headgate.compiling.cache import cache_folder
+from headgate.errors import InputError
+from headgate.execution.program import Program
+from headgate.execution.run import Run, Work
+from headgate.io import Clock, RealClock
+from headgate.kernels import ticks
+from headgate.parallel.costs import load_thresholds
+from headgate.parallel.crew import TransactionCrew
+from headgate.parallel.decision import Decision, Load, Thresholds, worth_planning
+from headgate.parallel.figures import Figures, measure
+from headgate.parallel.nesting import nest
+from headgate.parallel.probing import Probing
+from headgate.parallel.readiness import PLAN, UNIT_PLAN, Readiness
+from headgate.parallel.scheme import SERIAL, Scheme, make_scheme
+from headgate.parallel.scratch import Scratch
+from headgate.parallel.sections import cut, run_in_turn
+from headgate.parallel.units import UnitBatch, UnitCrew
+
+COST_SAMPLE_MIN = 64  # a batch of fewer transactions says little about the cost of one
+DECISIONS_KEPT = 100
+
+
+class Scheduler:
+    """Runs the batches of a program with the effect of event order, on one thread or several."""
+
+    def __init__(self, program: Program, clock: Clock | None = None) -> None:
+        self.program = program
+        self.clock = clock or RealClock()
+        self.readiness = Readiness(program)
+        self.probing = Probing()
+        self.decisions: deque[Decision] = deque(maxlen=DECISIONS_KEPT)
+        self.cost_ns: float | None = None  # of one transaction, measured on the last batches
+        self.abort_ratio = 0.0  # of the last batches
+        self.is_timed = False  # whether threads count what they spend their time on
+        self.breakdown: dict[str, float] | None = None  # what those of the last batch counted
+        self._scratch = Scratch()  # of batches run by units
+        self._lock = threading.Lock()  # for what two parts of a batch share
+
+    @cached_property
+    def costs(self) -> Thresholds:
+        """What planning and threads cost on this machine, as far as was measured."""
+        return load_thresholds(cache_folder())
+
+    def load_of(self, run: Run, threads: int) -> Load:
+        """What is known of a batch before any graph."""
+        return Load(
+            len(run.order), run.operations_max(), self.cost_ns, self.abort_ratio,
+            min(threads, len(run.order)),
+        )  # fmt: skip
+
+    # --- a batch ------------------------------------------------------------------------------
+
+    def run(self, run: Run, scheme: Scheme) -> None:
+        """Run a batch by this scheme where it can be, and serially where it cannot."""
+        scheme = self._allowed(scheme)
+        self.breakdown = None
+        began = self.clock.monotonic()
+        if scheme.name != SERIAL.name and self._run_parallel(run, scheme):
+            self.note_pace(self.clock.monotonic() - began, len(run.order))
+        else:
+            began = self.clock.busy()
+            run.all()
+            self._learn(self.clock.busy() - began, len(run.order))
+        if len(run.order) >= COST_SAMPLE_MIN:
+            aborted = np.count_nonzero(run.outcome) / len(run.order)
+            self.abort_ratio = 0.7 * self.abort_ratio + 0.3 * aborted
+
+    def _allowed(self, scheme: Scheme) -> Scheme:
+        """The scheme itself, or serial when there is no need to look at the batch to say so."""
+        constraints, updates, why = self.program.constraints, self.program.updates, None
+        if scheme.name == "auto" and self.probing.is_due:
+            why = "what a transaction costs is measured again"
+        elif scheme.name != SERIAL.name and constraints:
+            # Rows that no parameter names decide whether it holds: no graph shows that.
+            why = f"a constraint: {constraints[0].name}"
+        elif updates and (scheme.name == "auto" or scheme.by_units):
+            why = "updates=True asks for the rows in between"
+        if why is not None:
+            self.decisions.append(Decision("serial", why))
+        return scheme if why is None else SERIAL
+
+    def _run_parallel(self, run: Run, scheme: Scheme) -> bool:
+        """Run the batch by this scheme; False when it was put back and must be run serially."""
+        if self.program.compiled_count < len(self.program.signatures) or not len(run.order):
+            return False
+        if scheme.name == "auto":
+            early = worth_planning(self.load_of(run, scheme.threads), self.costs)
+            early = early or self.readiness.whole_given_up
+            early = early or self.readiness.serial("the graph of transactions", *PLAN)
+        else:
+            early = self.readiness.decision(scheme)
+        if early is not None:
+            self.decisions.append(early)
+            return False
+        sections = cut(run)
+        if len(sections) == 1:
+            return self._run_section(run, scheme)
+        run_in_turn(run, sections, lambda section: self._run_section(section, scheme))
+        return True
+
+    def _run_section(self, run: Run, scheme: Scheme) -> bool:
+        """The same for a batch, or a section of one, that is planned as a whole."""
+        if scheme.name == "auto":
+            return self._run_decided(run, scheme)
+        crew = TransactionCrew(self, run, scheme)
+        done = self._run_units(crew, scheme) if scheme.by_units else self._run_transactions(crew)
+        if not done:
+            why = f"{scheme} could not finish the batch: a function raised, or too much was undone"
+            self.decisions.append(Decision("serial", why))
+        return done
+
+    def _run_decided(self, run: Run, scheme: Scheme) -> bool:
+        """Ask the model and do as it says, for the whole batch or for groups that share no row."""
+        given_up = self.readiness.whole_given_up  # maybe by the section before
+        if given_up is not None:
+            self.decisions.append(given_up)
+            return False
+        crew = TransactionCrew(self, run, scheme)
+        decision = crew.decide(scheme.threads)
+        if run.whole is not None:
+            decision = replace(decision, why=f"a section of the batch: {decision.why}")
+        if decision.scheme != SERIAL.name or crew.is_planned:
+            serial_ns = self.load_of(run, scheme.threads).serial_ns
+            nested = nest(run, crew, decision, serial_ns) if not run.is_part else None
+            if nested is not None:
+                self.decisions.extend(nested.decisions)
+                nested.work(self._run_as_decided)
+                return True
+        self.decisions.append(decision)
+        return self._run_as_decided(crew, decision)
+
+    def _run_as_decided(self, crew: TransactionCrew, decision: Decision) -> bool:
+        """Run the batch of a crew by the scheme decided on; False when it must be serial."""
+        if decision.scheme == SERIAL.name:
+            return False
+        chosen = make_scheme(decision.scheme, crew.scheme.threads)
+        refused = self.readiness.given_up(chosen)
+        if refused is not None:
+            self.decisions.append(refused)
+            return False
+        if chosen.by_units:
+            return self._run_units(crew, chosen)
+        crew.scheme = replace(crew.scheme, name=chosen.name)
+        return self._run_transactions(crew)
+
+    def _run_transactions(self, crew: TransactionCrew) -> bool:
+        """Run whole transactions in the tables; False when they were put back as they were."""
+        began = self.clock.monotonic()
+        head = crew.arguments()
+        planned = self.clock.monotonic()
+        crew.work(head)
+        self._note_breakdown(crew.times, began, planned)
+        if crew.raised[0]:
+            crew.put_back()
+            return False
+        crew.collect()
+        return True
+
+    def _run_units(self, crew: TransactionCrew, scheme: Scheme) -> bool:
+        """Run the batch by operations over versions; False when it must be run serially."""
+        began = self.clock.monotonic()
+        batch = crew.batch
+        if batch is None:
+            crew.resolve()
+            batch = self.unit_batch(crew.run, scheme.name == "lwm")
+        units = UnitCrew(batch, scheme, self.is_timed)
+        planned = self.clock.monotonic()
+        if not units.work():
+            return False
+        units.install()
+        self._note_breakdown(units.times, began, planned)
+        return True
+
+    def unit_batch(self, run: Run, whole: bool = False) -> UnitBatch:
+        """The operations of a resolved batch, of use until the next one; of a part, for longer."""
+        scratch = None if run.is_part else self._scratch  # the other part may want it just now
+        return UnitBatch(self.readiness.unit_kernels, run, whole, scratch)
+
+    def explain(self, works: Sequence[Work], order: np.ndarray, route: np.ndarray) -> Figures:
+        """The figures of the graph of a resolved batch's operations; nothing runs."""
+        if self.program.compiled_count < len(self.program.signatures):
+            raise InputError("explain needs compiled transactions")
+        refused = self.readiness.serial("the graph of operations", *UNIT_PLAN)
+        if refused is not None:
+            raise InputError(f"explain: {refused.why}")
+        run = Run(self.program, works, order, route, 0)
+        TransactionCrew(self, run, SERIAL).resolve()
+        batch = UnitBatch(self.readiness.unit_kernels, run, whole=False)
+        figures = measure(
+            batch.graph, batch.tasks("operation"), batch.tasks("chain"), batch.labels()
+        )
+        run.release({})
+        return figures
+
+    # --- what was learnt ----------------------------------------------------------------------
+
+    def _learn(self, seconds: float, transactions: int) -> None:
+        """Remember what a transaction costs one after another, the last batches counting most."""
+        if transactions < COST_SAMPLE_MIN:
+            return
+        self.probing.learnt()
+        cost_ns = seconds / transactions * 1e9
+        before = self.cost_ns if self.cost_ns is not None else cost_ns
+        self.cost_ns = 0.7 * before + 0.3 * cost_ns
+
+    def note_pace(self, seconds: float, transactions: int) -> None:
+        """Remember how fast a parallel batch went: a change may mean that costs have changed."""
+        if transactions >= COST_SAMPLE_MIN:
+            self.probing.ran(seconds / transactions * 1e9)
+
+    def _note_breakdown(self, times: np.ndarray, began: float, planned: float) -> None:
+        """Add what the threads of one group of the batch counted."""
+        if not self.is_timed:
+            return
+        found = ticks.breakdown(times, planned - began, self.clock.monotonic() - planned)
+        with self._lock:
+            before: Mapping[str, float] = self.breakdown or {}
+            self.breakdown = {part: before.get(part, 0.0) + s for part, s in found.items()}
