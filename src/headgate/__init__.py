@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from headgate import testing as testing
     from headgate.compiling.actions import abort, decimal, delete
     from headgate.durability import Retention
-    from headgate.engine.declaring.migrating import Trial, migrate
+    from headgate.engine.declaring.migrating import migrate
     from headgate.engine.declaring.migrations import Migration
+    from headgate.engine.declaring.trial import Trial
     from headgate.engine.engine import Engine
     from headgate.engine.engine import open_engine as open
-    from headgate.engine.exposition import prometheus
-    from headgate.engine.metrics import Metrics, StreamMetrics
+    from headgate.engine.metrics import Metrics, StreamMetrics, prometheus
     from headgate.engine.results import Result
     from headgate.errors import (
         ConflictError,
@@ -94,12 +94,12 @@ _HOMES = {
     ),
     "engine.engine": "Engine",
     "compiling.actions": "abort decimal delete",
-    "engine.declaring.migrating": "Trial migrate",
+    "engine.declaring.migrating": "migrate",
+    "engine.declaring.trial": "Trial",
     "engine.declaring.migrations": "Migration",
     "query.answer": "Answer",
     "engine.results": "Result",
-    "engine.metrics": "Metrics StreamMetrics",
-    "engine.exposition": "prometheus",
+    "engine.metrics": "Metrics StreamMetrics prometheus",
     "spark.progress": "listen",
     "spark.session": "register",
     "state.table": "Table",

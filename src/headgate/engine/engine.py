@@ -26,12 +26,11 @@ import pyarrow as pa
 
 from headgate.durability import Commit, Retention
 from headgate.durability import Inlet as InletState
-from headgate.engine import owners
+from headgate.engine import opening
 from headgate.engine.calls.calling import Call, Calling, event_columns
 from headgate.engine.calls.gathering import Gathering
 from headgate.engine.calls.once import Once
 from headgate.engine.calls.remembered import checked_key, keyed
-from headgate.engine.carrying import carried_kinds, with_nulls
 from headgate.engine.declaring.declarations import (
     first_names,
     fit_program,
@@ -43,14 +42,13 @@ from headgate.engine.declaring.declarations import (
 )
 from headgate.engine.declaring.migrating import checked, migrated
 from headgate.engine.declaring.migrations import Migration
-from headgate.engine.events import as_table, call_event
-from headgate.engine.guard import CLOSED, EngineLock, Guard
+from headgate.engine.events import as_table, call_event, carried_kinds, with_nulls
 from headgate.engine.inlet import Plan, in_commit_order, latest_time_us, make_plan, recorded
-from headgate.engine.journal import Journal
+from headgate.engine.journal import CLOSED, EngineLock, Guard, Journal
 from headgate.engine.loading import Loading
 from headgate.engine.memory import Memory, Source
 from headgate.engine.metrics import Meter, Metrics
-from headgate.engine.naming import by_name, find_route, find_table, find_transaction
+from headgate.engine.opening import Newcomer
 from headgate.engine.origins import Applied, Caller, EngineInlet, Sources
 from headgate.engine.reading import Getter, Reading, ahead_of_readers
 from headgate.engine.rerun import (
@@ -70,7 +68,6 @@ from headgate.engine.results import (
     with_epoch,
 )
 from headgate.engine.streams import Idle, Streams, check_flush, latest_seen_us
-from headgate.engine.takeover import Newcomer
 from headgate.errors import InputError, shown
 from headgate.execution.program import Program
 from headgate.io import Clock, Disk, RealClock
@@ -84,7 +81,7 @@ from headgate.query.sql import Parameters
 from headgate.state.display import html_table, names
 from headgate.state.storage import Storages
 from headgate.state.table import Table
-from headgate.transactions import Transaction
+from headgate.transactions import Transaction, by_name, find_route, find_table, find_transaction
 
 if TYPE_CHECKING:
     from headgate.spark.sink import Sink
@@ -125,7 +122,7 @@ def open_engine(
     ...     engine.load(accounts, [{"id": 1, "balance": 10.0}])
     1
     """
-    owners.check_place(path, retain)
+    opening.check_place(path, retain)
     check_recovery(recovery, changed_code)
     clock = clock or RealClock()
     named = by_name(tables, "table", Table)
@@ -134,7 +131,7 @@ def open_engine(
     program = Newcomer(named, functions, given, recovery == "weak", changed_code == "accept", disk)
     open_journal = functools.partial(Journal.open, path, disk, clock, durability, retain)
     judge = program.judge if takeover else None
-    journal = owners.open_owned(open_journal, path, disk, judge)
+    journal = opening.open_owned(open_journal, path, disk, judge)
     journal = migrated(journal, open_journal, given, list(named.values()), clock)
     try:
         return Engine(journal, program, clock)
@@ -170,7 +167,7 @@ class Engine:
         self.transactions: dict[str, Transaction] = dict(program.transactions)
         self._begin(program.tables)
         self._is_closed = False
-        owners.note(self)
+        opening.note(self)
 
     def _begin(self, declared: Mapping[str, Table]) -> None:
         """Fit the program to the store, recover its state and note what is new."""
@@ -731,7 +728,7 @@ class Engine:
         """Whether this engine has the store at the path open for writing."""
         store = self._journal.store
         is_there = store is not None and store.path == path and not self._guard.is_of_parent
-        return is_there and not self._is_closed and owners.same_disk(self._journal.disk, disk)
+        return is_there and not self._is_closed and opening.same_disk(self._journal.disk, disk)
 
     def __del__(self) -> None:
         """Dropped without `close`: the store is given free, and whoever looks for leaks is told."""

@@ -17,9 +17,7 @@ import pyarrow.compute as pc
 
 from headgate.compiling.signature import Signature
 from headgate.durability import Inlet as InletState
-from headgate.engine.carrying import Carried, carried_array, parse_carry
-from headgate.engine.events import require_columns
-from headgate.engine.naming import find_route
+from headgate.engine.events import Carried, carried_array, parse_carry, require_columns
 from headgate.engine.order import is_sorted_throughout, parse_duration, sort_key, sort_rows
 from headgate.engine.routing import Routing
 from headgate.errors import DeclarationError, InputError, not_among, shown
@@ -34,7 +32,7 @@ from headgate.state.fitting import conform, decoded, joined, one_array, unmarked
 from headgate.state.objects import FAULT_WORDS, TEXT_FAULT
 from headgate.state.schema import Column, ColumnType, Schema, refuse_twins, split_list
 from headgate.state.table import Access
-from headgate.transactions import RESULT_COLUMNS, Transaction
+from headgate.transactions import RESULT_COLUMNS, Transaction, find_route
 
 NO_ROWS = np.empty(0, np.int64)
 

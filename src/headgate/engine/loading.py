@@ -10,8 +10,7 @@ import pyarrow as pa
 
 from headgate.durability import ALIVE, SLOT, Commit
 from headgate.engine.events import as_table, complete_rows, defaults_of
-from headgate.engine.guard import Guard
-from headgate.engine.journal import Journal
+from headgate.engine.journal import Guard, Journal
 from headgate.engine.memory import Memory
 from headgate.errors import InputError
 from headgate.io import Clock

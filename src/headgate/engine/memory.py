@@ -1,10 +1,14 @@
 """Memory: an engine's state at its last epoch: rows, order state, applied batches.
 
 It is what recovery brings back and what a commit moves forward; it knows nothing of transactions.
+Recovered rows come block by block and epoch by epoch into the slots they had; they are of use only
+after `end`: until then they have no index.
 """
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
 
@@ -12,13 +16,13 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.durability import ALIVE, SLOT, Commit, Inlet, Recovered
+from headgate.durability.receiver import Forgotten
 from headgate.engine.calls.remembered import TABLE as CALLS
 from headgate.engine.calls.remembered import Calls
-from headgate.engine.restoring import Restoring
 from headgate.query.replica import Replica
 from headgate.state.columns import to_arrow
 from headgate.state.rows import Rows
-from headgate.state.storage import Storages
+from headgate.state.storage import Storage, Storages
 from headgate.state.strings import StringPool
 from headgate.state.table import Table
 
@@ -162,3 +166,58 @@ def _image(rows: Rows, storages: Storages) -> Iterator[pa.RecordBatch]:
         arrays = [pa.array(alive), *rows.arrow(alive).columns]
         names = [SLOT, *map(storage.column, rows.table.schema.names)]
         yield pa.RecordBatch.from_arrays(arrays, names=names)
+
+
+class RowsPlace:
+    """The rows of one table while recovery fills them."""
+
+    def __init__(self, rows: Rows, storage: Storage) -> None:
+        self._rows = rows
+        self._storage = storage
+        kinds = [column.type.kind for column in rows.table.schema]
+        # Texts go through the pool, which takes one thread at a time; tables come one by one.
+        self._guard = threading.Lock() if "string" in kinds else contextlib.nullcontext()
+
+    def reserve(self, slots: int) -> None:
+        self._rows.begin_restoring(slots)
+
+    def insert(self, batch: pa.RecordBatch, epoch: int) -> None:
+        given = self._storage.from_files(batch, self._rows.table.schema)
+        slots = batch.column(SLOT).to_numpy()
+        with self._guard:
+            self._rows.put(slots, given, epoch)
+
+    def apply(self, batch: pa.RecordBatch, epochs: int | np.ndarray) -> None:
+        alive = batch.column(ALIVE).to_numpy(zero_copy_only=False)
+        slots = batch.column(SLOT).to_numpy()
+        given = self._storage.from_files(batch, self._rows.table.schema)
+        self._rows.put_changes(slots, alive, given, epochs)
+
+
+class Restoring:
+    """Places for the rows of an engine's tables."""
+
+    def __init__(self, rows: Mapping[str, Rows], storages: Storages) -> None:
+        self._rows = rows
+        self._storages = storages
+        self._begun: list[Rows] = []
+
+    def begin(self) -> None:
+        for rows in self._begun:
+            rows.begin_restoring(0)
+
+    def place(self, table: str) -> RowsPlace | Forgotten | None:
+        name = self._storages.declared(table)
+        if name is None:
+            return Forgotten()  # it was dropped
+        rows = self._rows.get(name)
+        if rows is None:
+            return None
+        self._begun.append(rows)
+        return RowsPlace(rows, self._storages[name])
+
+    def end(self) -> None:
+        """Give every table that was restored its index."""
+        for rows in {id(rows): rows for rows in self._begun}.values():
+            rows.end_restoring()
+        self._begun.clear()

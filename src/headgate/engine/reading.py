@@ -14,8 +14,7 @@ import pyarrow as pa
 
 from headgate.durability import StoreReader
 from headgate.engine.declaring.declarations import read_table as declared_table
-from headgate.engine.guard import EngineLock, Guard
-from headgate.engine.journal import Journal
+from headgate.engine.journal import EngineLock, Guard, Journal
 from headgate.engine.memory import Memory
 from headgate.errors import InputError, not_among, shown
 from headgate.query.answer import Answer

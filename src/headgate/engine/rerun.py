@@ -17,7 +17,7 @@ from headgate.compiling import canonical
 from headgate.compiling.cache import code_fingerprint
 from headgate.durability import Commit
 from headgate.engine.calls.remembered import DIGEST, KEY
-from headgate.engine.carrying import describe_carry, read_carry
+from headgate.engine.events import describe_carry, read_carry
 from headgate.engine.inlet import Plan, Route
 from headgate.engine.results import with_epoch
 from headgate.errors import (

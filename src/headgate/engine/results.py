@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headgate.engine.carrying import carried_array
+from headgate.engine.events import carried_array
 from headgate.engine.inlet import Arranged, Plan
 from headgate.engine.metrics import Tally
 from headgate.execution.program import Program

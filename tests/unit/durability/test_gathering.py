@@ -14,7 +14,7 @@ from headgate.durability import ALIVE, SLOT, Commit, Store
 from headgate.durability import gathering as gathering_module
 from headgate.durability.gathering import SHORT_ROWS, Gathering
 from headgate.durability.scan import LogReader
-from headgate.engine.restoring import Restoring
+from headgate.engine.memory import Restoring
 from headgate.errors import DamageError
 from headgate.io import RealDisk
 from headgate.state.rows import Rows

@@ -17,12 +17,11 @@ import pyarrow as pa
 from headgate.engine.calls.once import Once
 from headgate.engine.calls.remembered import digest_of, with_keys
 from headgate.engine.events import check_call, from_dicts
-from headgate.engine.guard import EngineLock, Guard
-from headgate.engine.naming import find_transaction
+from headgate.engine.journal import EngineLock, Guard
 from headgate.engine.results import Result, as_results
 from headgate.errors import HeadgateError, InputError
 from headgate.isolation.levels import make_isolation
-from headgate.transactions import Transaction
+from headgate.transactions import Transaction, find_transaction
 
 
 class Call(NamedTuple):

@@ -10,11 +10,9 @@ from typing import Any
 import pyarrow as pa
 
 from headgate.durability.reader import stored_names
-from headgate.engine.carrying import resolve_carry
-from headgate.engine.declaring.migrations import Migration
-from headgate.engine.declaring.suggestion import advice
+from headgate.engine.declaring.migrations import Migration, advice
+from headgate.engine.events import resolve_carry
 from headgate.engine.inlet import Plan, Route, updated_columns
-from headgate.engine.naming import check_tables_known
 from headgate.engine.results import results_schema
 from headgate.errors import DeclarationError, FormatError
 from headgate.kernels.kernel import check_compiles
@@ -25,7 +23,7 @@ from headgate.state.rows import Rows
 from headgate.state.schema import Column, ColumnType, Schema, is_wider, refuse_twins
 from headgate.state.storage import Storage, fresh_name
 from headgate.state.table import Table
-from headgate.transactions import Transaction
+from headgate.transactions import Transaction, check_tables_known
 
 # What this Headgate can read: 2 has tables with constraints over several rows, 3 declarations that
 # changed with an epoch.

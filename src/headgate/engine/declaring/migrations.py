@@ -1,7 +1,9 @@
 """Migrations: named lists of changes to a store's declarations, written in code.
 
 A migration is a value; each method returns it with one more step. What it does to declarations is
-said here and in `drafts.py`, what it does to rows where that is more than another name for them.
+said in `steps.py` and `drafts.py`. Which migration a program needs to fit its store is suggested as
+code to paste. A rename is never guessed: what has gone and what is new stand beside each other, and
+the user knows whether they are one.
 
 >>> wider = (
 ...     Migration("2026-11 wider balances")
@@ -18,369 +20,39 @@ Migration('2026-11 wider balances')
 
 from __future__ import annotations
 
-import ast
 import copy
-import dataclasses
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from headgate.durability import SLOT
 from headgate.engine.declaring.drafts import Columns, Draft, Drafts
+from headgate.engine.declaring.steps import (
+    AddColumn,
+    AddReference,
+    AddUnique,
+    Contents,
+    DropColumn,
+    DropReference,
+    DropTable,
+    DropUnique,
+    RenameColumn,
+    RenameTable,
+    RenameTransaction,
+    SetCheck,
+    SetDefault,
+    Step,
+    Widen,
+    code_of,
+)
 from headgate.errors import DeclarationError, HeadgateError, InputError, shown
-from headgate.query.sql import run_sql
-from headgate.query.stability import unstable_in
-from headgate.state.fitting import fit
-from headgate.state.objects import NULL_FAULT
-from headgate.state.schema import Column, Schema, logical_value, require_text, split_list
+from headgate.state.schema import (
+    ColumnType,
+    is_wider,
+    logical_value,
+    require_text,
+    split_list,
+)
 from headgate.state.table import Table
-
-_NO_VALUE = "value= is an SQL expression over the columns of a row, as in 'price * 2'"
-_ONE_EACH = (
-    "value= must give one value for each row, from that row; what is summed up over all rows goes "
-    "into a query of its own: '(select sum(n) from t)'"
-)
-Rows = dict[str, pa.Table]  # "__slot" and the columns of some tables, by name
-
-
-class Step(Protocol):
-    """One change: `declare` to the declarations, `convert` to the rows of the tables given."""
-
-    def declare(self, drafts: Drafts) -> None: ...
-
-    def convert(self, rows: Rows) -> None: ...
-
-
-@dataclass(frozen=True)
-class RenameTable:
-    old: str
-    new: str
-
-    def declare(self, drafts: Drafts) -> None:
-        drafts.rename_table(self.old, self.new)
-
-    def convert(self, rows: Rows) -> None:
-        if self.old in rows:
-            rows[self.new] = rows.pop(self.old)
-
-
-@dataclass(frozen=True)
-class DropTable:
-    table: str
-
-    def declare(self, drafts: Drafts) -> None:
-        drafts.drop_table(self.table)
-
-    def convert(self, rows: Rows) -> None:
-        rows.pop(self.table, None)
-
-
-@dataclass(frozen=True)
-class AddColumn:
-    table: str
-    column: str
-    value: str | None = None
-    after: str | None = None
-    first: bool = False
-
-    @property
-    def parsed(self) -> Column:
-        columns = Schema.parse(self.column, f"add_column to {self.table!r}").columns
-        if len(columns) != 1:
-            raise DeclarationError(f"add_column to {self.table!r}: one column at a time")
-        return columns[0]
-
-    def declare(self, drafts: Drafts) -> None:
-        if self.after is not None and self.first:
-            raise DeclarationError(
-                "after= and first=True are two places: name the column it comes after, or say "
-                "that it comes first"
-            )
-        draft, given = drafts[self.table], self._said
-        if given is not None:
-            query, names = self._query(given), [one.name for one in draft.columns]
-            unstable = unstable_in(query, names)
-            if unstable is not None:
-                raise DeclarationError(
-                    f"value= must be the same whenever it is computed, and {unstable} is not: the "
-                    "dry run would show other rows; write a literal, as in TIMESTAMP '2026-01-31'"
-                )
-        draft.add(self.parsed, given, self.after, self.first)
-
-    @property
-    def _said(self) -> str | None:
-        """The value as SQL, if there is one; DeclarationError for what is no SQL."""
-        given: Any = self.value
-        if given is not None and (not isinstance(given, str) or not given.strip()):
-            raise DeclarationError(f"{_NO_VALUE}, not {shown(given)}")
-        return self.value
-
-    def _query(self, value: str, first: str = "") -> str:
-        return f'select {first}(\n{value}\n) as value from "{self.table}"'
-
-    def convert(self, rows: Rows) -> None:
-        if self.table not in rows:
-            return
-        found, column = rows[self.table], self.parsed
-        if self.value is not None:
-            array = self._computed(found, column, self.value)
-        else:
-            fill = pa.scalar(logical_value(column.type, column.default), column.type.arrow)
-            array = pa.repeat(fill, found.num_rows)
-        rows[self.table] = found.append_column(column.name, array)
-
-    def _computed(self, found: pa.Table, column: Column, value: str) -> pa.Array:
-        """The value of each row, by DuckDB; nothing is rounded to fit."""
-        self._ask(self._query(value), found.slice(0, 0).drop_columns([SLOT]))
-        answer = self._ask(self._query(value, f'"{SLOT}", '), found).sort_by(SLOT)
-        if not answer.column(SLOT).equals(found.column(SLOT)):
-            raise InputError(_ONE_EACH)
-        computed = answer.column("value").combine_chunks()
-        if pa.types.is_struct(computed.type) and not computed.type.num_fields:
-            raise InputError(f"{_NO_VALUE}, not only a comment")
-        try:
-            if column.type.kind == "float" and pa.types.is_floating(computed.type):
-                faults = fit(computed, column.type, "value").faults
-                if faults is not None and faults.max(initial=0) > NULL_FAULT:
-                    raise pa.ArrowInvalid("a value is out of range")
-            made = computed.cast(column.type.arrow)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise InputError(f"value= is not a {column.type} in every row: {error}") from None
-        _refuse_rounded(computed, made, column)
-        return made
-
-    def _ask(self, query: str, rows: pa.Table) -> pa.Table:
-        """What DuckDB answers; InputError without the words of a query that nobody wrote."""
-        try:
-            return run_sql(query, {self.table: rows}, None).arrow()
-        except InputError as error:
-            told = str(error).removeprefix("the query cannot run: ").splitlines()[0]
-            if SLOT in told and SLOT in rows.column_names:  # beside what sums all rows up
-                raise InputError(_ONE_EACH) from None
-            raise InputError(f"value= cannot be computed: {told}") from None
-
-
-def _refuse_rounded(computed: pa.Array, made: pa.Array, column: Column) -> None:
-    """Refuse floats for a decimal that are not the floats closest to one of its digits."""
-    if not (pa.types.is_floating(computed.type) and pa.types.is_decimal(made.type)):
-        return
-    differs = pc.not_equal(made.cast(pa.float64()), computed.cast(pa.float64()))
-    if pc.any(differs).as_py():
-        one = computed.filter(differs)[0].as_py()
-        raise InputError(
-            f"value= is not exact as a {column.type} in every row, as with {one!r}: nothing is "
-            f"rounded by itself; say how, as in round(..., {column.type.scale})"
-        )
-
-
-@dataclass(frozen=True)
-class DropColumn:
-    table: str
-    column: str
-
-    def declare(self, drafts: Drafts) -> None:
-        drafts[self.table].drop(self.column)
-
-    def convert(self, rows: Rows) -> None:
-        if self.table in rows:
-            rows[self.table] = rows[self.table].drop_columns([self.column])
-
-
-@dataclass(frozen=True)
-class RenameColumn:
-    table: str
-    old: str
-    new: str
-
-    def declare(self, drafts: Drafts) -> None:
-        drafts[self.table].rename(self.old, self.new)
-
-    def convert(self, rows: Rows) -> None:
-        if self.table in rows:
-            found = rows[self.table]
-            names = [self.new if name == self.old else name for name in found.column_names]
-            rows[self.table] = found.rename_columns(names)
-
-
-@dataclass(frozen=True)
-class Widen:
-    table: str
-    column: str
-
-    @property
-    def parsed(self) -> Column:
-        columns = Schema.parse(self.column, f"widen {self.table!r}").columns
-        if len(columns) != 1 or columns[0].default is not None:
-            raise DeclarationError(
-                f"widen {self.table!r}: name one column and its new type, as in 'balance double', "
-                f"not {self.column!r}"
-            )
-        return columns[0]
-
-    def declare(self, drafts: Drafts) -> None:
-        drafts[self.table].widen(self.parsed.name, self.parsed.type)
-
-    def convert(self, rows: Rows) -> None:
-        if self.table in rows:
-            found, column = rows[self.table], self.parsed
-            place = found.column_names.index(column.name)
-            wide = found.column(place).cast(column.type.arrow)
-            rows[self.table] = found.set_column(place, column.name, wide)
-
-
-@dataclass(frozen=True)
-class SetDefault:
-    table: str
-    column: str
-    value: Any
-
-    def declare(self, drafts: Drafts) -> None:
-        drafts[self.table].set_default(self.column, self.value)
-
-    def convert(self, rows: Rows) -> None:
-        """Rows keep what they have."""
-
-
-@dataclass(frozen=True)
-class SetCheck:
-    table: str
-    check: str | None
-
-    def declare(self, drafts: Drafts) -> None:
-        drafts[self.table].set_check(self.check)
-
-    def convert(self, rows: Rows) -> None:
-        """Rows are tested, not changed."""
-
-
-@dataclass(frozen=True)
-class AddUnique:
-    table: str
-    columns: Columns
-
-    def declare(self, drafts: Drafts) -> None:
-        drafts[self.table].add_unique(self.columns)
-
-    def convert(self, rows: Rows) -> None:
-        """Rows are tested, not changed."""
-
-
-@dataclass(frozen=True)
-class DropUnique:
-    table: str
-    columns: Columns
-
-    def declare(self, drafts: Drafts) -> None:
-        drafts[self.table].drop_unique(self.columns)
-
-    def convert(self, rows: Rows) -> None:
-        """Rows stay as they are."""
-
-
-@dataclass(frozen=True)
-class AddReference:
-    table: str
-    columns: Columns
-    parent: str
-
-    def declare(self, drafts: Drafts) -> None:
-        drafts[self.table].add_reference(self.columns, drafts[self.parent].name)
-
-    def convert(self, rows: Rows) -> None:
-        """Rows are tested, not changed."""
-
-
-@dataclass(frozen=True)
-class DropReference:
-    table: str
-    columns: Columns
-
-    def declare(self, drafts: Drafts) -> None:
-        drafts[self.table].drop_reference(self.columns)
-
-    def convert(self, rows: Rows) -> None:
-        """Rows stay as they are."""
-
-
-@dataclass(frozen=True)
-class RenameTransaction:
-    old: str
-    new: str
-
-    def declare(self, drafts: Drafts) -> None:
-        drafts.rename_transaction(self.old, self.new)
-
-    def convert(self, rows: Rows) -> None:
-        """Results keep the name under which they ran."""
-
-
-_METHODS: dict[type, str] = {
-    RenameTable: "rename_table",
-    DropTable: "drop_table",
-    AddColumn: "add_column",
-    DropColumn: "drop_column",
-    RenameColumn: "rename_column",
-    Widen: "widen",
-    SetDefault: "set_default",
-    SetCheck: "set_check",
-    AddUnique: "add_unique",
-    DropUnique: "drop_unique",
-    AddReference: "add_reference",
-    DropReference: "drop_reference",
-    RenameTransaction: "rename_transaction",
-}
-
-
-def code_of(step: Step) -> str:
-    """The call that makes a step, as it stands in a program."""
-    words = []
-    for field in dataclasses.fields(step):  # type: ignore[arg-type]
-        value = getattr(step, field.name)
-        value = value[0] if field.name == "columns" and len(value) == 1 else value
-        if field.default is dataclasses.MISSING:
-            words.append(repr(value))
-        elif value != field.default:
-            words.append(f"{field.name}={value!r}")
-    return f".{_METHODS[type(step)]}({', '.join(words)})"
-
-
-# Texts and names in quotes, comments, operators of two signs, words and numbers, other signs.
-_TOKENS = re.compile(
-    r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|\$\w*\$.*?\$\w*\$"""
-    r"""|--[^\n]*|/\*.*?\*/|<=|>=|<>|!=|==|\|\||::|[\w.]+|\S""",
-    re.DOTALL,
-)
-
-
-def meaning_of(code: str) -> tuple[Any, ...]:
-    """What the text of `code_of` says, the same however its SQL is spaced or capitalised.
-
-    Names that differ in case only are one name to SQL, so folding case joins no two meanings.
-    """
-    call = ast.parse(f"_{code}", mode="eval").body
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
-        return (code,)
-    method = call.func.attr
-    words = [(None, one) for one in call.args] + [(one.arg, one.value) for one in call.keywords]
-    found = []
-    for place, (name, node) in enumerate(words):
-        text = node.value if isinstance(node, ast.Constant) else None
-        if isinstance(text, str) and method in ("add_column", "widen") and place == 1:
-            found.append((name, Schema.parse(text).ddl))
-        elif isinstance(text, str) and (name == "value" or (method, place) == ("set_check", 1)):
-            found.append((name, _spaced(text)))
-        else:
-            found.append((name, ast.unparse(node)))
-    return (method, *found)
-
-
-def _spaced(text: str) -> str:
-    tokens = _TOKENS.findall(text)
-    return " ".join(one if one[0] in "'\"`$" else one.lower() for one in tokens)
 
 
 def _fault_of(draft: Draft) -> DeclarationError | None:
@@ -508,7 +180,7 @@ class Migration:
             culprit = None if is_sound else culprit or step
         return culprit or self.steps[-1]
 
-    def convert(self, rows: Rows) -> None:
+    def convert(self, rows: Contents) -> None:
         """Change the rows of some tables as the steps say."""
         for step in self.steps:
             try:
@@ -548,3 +220,105 @@ def _called(thing: Any) -> str:
 def _columns(columns: str | Iterable[str]) -> Columns:
     names = split_list(columns) if isinstance(columns, str) else columns
     return tuple(name.strip() for name in names)
+
+
+def advice(declared: Table, stored: Table, pending: Sequence[str] = ()) -> str:
+    """What to do about a difference: the migration that would end it, as code to paste.
+
+    With migrations that are yet to be applied, `stored` is what they lead to, and the steps that
+    are missing go into the last of them.
+    """
+    if declared.key != stored.key and len(declared.key) != len(stored.key):
+        return (
+            "a key stays what it is: declare it as the store has it, or declare a new table with "
+            "the other key and load the rows into it"
+        )
+    steps = suggested(declared, stored)
+    so = "so" if pending else "as the store has it"
+    if not steps.steps:
+        remarks = _remarks(declared, stored)
+        return f"declare it {so}" + (f"; {remarks}" if remarks else "")
+    if pending:
+        code = "\n    ".join(code_of(one) for one in steps.steps)
+        change = f"add to {'it' if len(pending) == 1 else 'the last of them'}:\n\n    {code}\n"
+    else:
+        text = str(steps).replace("\n", "\n    ")
+        change = (
+            f"change the store by a migration, hg.open(..., migrations=[...]):\n\n    hg.{text}\n"
+        )
+    return f"declare it {so}, or {change}{_remarks(declared, stored)}"
+
+
+def suggested(declared: Table, stored: Table) -> Migration:
+    """The migration from one declaration to another; a rename is never guessed."""
+    name, found = declared.name, Migration("say here what it is for")
+    for unique in stored.unique:
+        if unique not in declared.unique:
+            found = found.drop_unique(name, unique.columns)
+    for reference in stored.references:
+        if reference not in declared.references:
+            found = found.drop_reference(name, reference.columns)
+    before = None if stored.check is None else stored.check.text
+    check = None if declared.check is None else declared.check.text
+    if check != before and check is None:
+        found = found.set_check(name, None)
+    found = _column_steps(found, declared, stored)
+    if check != before and check is not None:
+        found = found.set_check(name, check)
+    for unique in declared.unique:
+        if unique not in stored.unique:
+            found = found.add_unique(name, unique.columns)
+    for reference in declared.references:
+        if reference not in stored.references:
+            found = found.add_reference(name, reference.columns, reference.parent)
+    return found
+
+
+def _column_steps(found: Migration, declared: Table, stored: Table) -> Migration:
+    name = declared.name
+    after: str | None = None
+    before = {column.name: column for column in stored.schema}
+    for column in declared.schema:
+        known = before.get(column.name)
+        if known is None:
+            wanted = "..." if column.default is None else None
+            first = after is None
+            found = found.add_column(name, column.ddl, value=wanted, after=after, first=first)
+        elif is_wider(column.type, known.type):
+            found = found.widen(name, f"{column.name} {column.type}")
+        if known is not None and known.type == column.type and known.default != column.default:
+            found = found.set_default(name, column.name, _literal(column.type, column.default))
+        after = column.name
+    for column in stored.schema:  # last: what is added may be computed from it
+        if column.name not in declared.schema:
+            found = found.drop_column(name, column.name)
+    return found
+
+
+def _literal(kind: ColumnType, default: Any) -> Any:
+    value = None if default is None else logical_value(kind, default)
+    return value if isinstance(value, (int, float, str, bool, type(None))) else str(value)
+
+
+def _remarks(declared: Table, stored: Table) -> str:
+    """What the suggestion cannot know."""
+    gone = [c for c in stored.schema if c.name not in declared.schema]
+    new = [c for c in declared.schema if c.name not in stored.schema]
+    found = [
+        f".rename_column({declared.name!r}, {one.name!r}, {other.name!r})"
+        for one in gone
+        for other in new
+        if one.type == other.type
+    ]
+    lines = []
+    if found:
+        lines.append(f"where a column only has another name, in place of dropping it: {found[0]}")
+    for column in declared.schema:
+        if column.name in stored.schema:
+            known = stored.schema[column.name]
+            if column.type != known.type and not is_wider(column.type, known.type):
+                lines.append(
+                    f"{column.name!r}: a {column.type} does not hold every {known.type} exactly; "
+                    "add a column with value='...', drop the old one, then rename the new one"
+                )
+    return "\n".join(lines)

@@ -1,0 +1,183 @@
+"""Opening: which engine of this process has which store, and whether another program may have it.
+
+Invariants: at most one engine of a process has a store open. None is kept alive by being known here
+or by a thread of its own; one that is dropped releases its store, and at the end of the process all
+that are left are closed. Whatever would refuse a program at its start is said before the engine
+that it takes over from is stopped, in the same words; so a cell of a notebook that is wrong costs
+nothing but its message.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import os
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from headgate.durability import Retention, StoreReader
+from headgate.engine.declaring.declarations import fit_program, new_constraints, refuse_broken
+from headgate.engine.declaring.migrating import declared_after
+from headgate.engine.declaring.migrations import Migration
+from headgate.engine.events import complete_rows
+from headgate.engine.rerun import fingerprint_of, is_code_changed, read_plan
+from headgate.errors import InputError, LockedError, shown
+from headgate.io import Disk, RealDisk, local_folder
+from headgate.query.answer import Answer
+from headgate.state.rows import Rows
+from headgate.state.strings import StringPool
+from headgate.state.table import Table
+from headgate.transactions import Transaction
+
+TAKEN_OVER = "its store was taken over by another engine of this process (takeover=True)"
+
+
+class Owner(Protocol):
+    """An engine as far as its store goes."""
+
+    def owns(self, path: str, disk: Disk | None) -> bool: ...
+
+    def close(self) -> None: ...
+
+    def give_up(self, reason: str) -> None: ...
+
+
+T = TypeVar("T")
+_owners: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def note(owner: Owner) -> None:
+    """From now on this engine is known; dropping or closing it makes it forgotten."""
+    _owners.add(owner)
+
+
+def open_owned(
+    open_store: Callable[[], T],
+    path: str | Path | None,
+    disk: Disk | None,
+    judge: Callable[[Any], None] | None = None,
+) -> T:
+    """Open a store, out of the hands of an engine of this process that is gone or may be stopped.
+
+    An engine that no one holds any more may still have the lock, until Python collects it. One
+    that is in use is stopped only where `judge` is given and lets the newcomer have its store.
+    """
+    try:
+        return open_store()
+    except LockedError:
+        if path is None or not _release(local_folder(path), disk, judge):
+            raise
+    try:
+        return open_store()
+    except LockedError as error:  # an engine of this process is in use
+        advice = "" if judge is not None else ", or open with takeover=True"
+        raise LockedError(f"{error}{advice}") from None
+
+
+def _release(path: str, disk: Disk | None, judge: Callable[[Any], None] | None) -> bool:
+    """Whether an engine of this process may have given the store free."""
+    found = [owner for owner in list(_owners) if owner.owns(path, disk)]
+    if judge is not None:
+        for owner in found:
+            judge(owner)
+        for owner in found:
+            owner.give_up(TAKEN_OVER)
+    is_ours = bool(found)
+    found.clear()
+    owner = None
+    if is_ours and judge is None:
+        gc.collect()
+    return is_ours
+
+
+def check_place(path: Any, retain: Any) -> None:
+    """Refuse what cannot be the place of a store, before anything is made there."""
+    if path is not None and (not isinstance(path, str | os.PathLike) or not str(path)):
+        raise InputError(
+            "hg.open takes first the path of the store's folder, or None to keep everything in "
+            f"memory; not {'an empty text' if path == '' else type(path).__name__}"
+        )
+    if retain is not None and not isinstance(retain, Retention):
+        raise InputError(f"retain is hg.Retention(...), such as epochs=1000; not {shown(retain)}")
+
+
+def same_disk(one: Disk, other: Disk | None) -> bool:
+    """Whether two disks have the same files under the same names."""
+    if other is None or isinstance(other, RealDisk):
+        return isinstance(one, RealDisk)
+    return one is other
+
+
+@atexit.register
+def _close_all() -> None:
+    """At the end of the process: what is open is closed, and what cannot be is left to recovery."""
+    for owner in list(_owners):
+        with contextlib.suppress(Exception):
+            owner.close()
+
+
+class Running(Protocol):
+    """The engine that has the store, as far as it is asked."""
+
+    @property
+    def path(self) -> str | None: ...
+
+    @property
+    def stopped(self) -> str | None: ...
+
+    def scan(self, table: str) -> Answer: ...
+
+
+@dataclass(frozen=True)
+class Newcomer:
+    """The program that is to have the store."""
+
+    tables: Mapping[str, Table]
+    transactions: Mapping[str, Transaction]
+    migrations: Sequence[Migration]
+    is_weak: bool
+    accepts_changed_code: bool
+    disk: Disk | None
+
+    def judge(self, running: Running) -> None:
+        """Refuse what the start of this program would; an engine that has stopped has no say."""
+        if running.stopped is not None or running.path is None:
+            return
+        reader = StoreReader.open(running.path, self.disk)
+        before = reader.declared()
+        manifest = declared_after(reader, self.migrations, [*self.tables.values()])
+        tables, _ = fit_program(manifest, self.tables, self.transactions, self.migrations)
+        if self.is_weak:
+            for transaction in self.transactions.values():
+                fingerprint_of((transaction,))
+        for commit in reader.inputs():
+            plan = read_plan(commit, self.transactions)
+            is_code_changed(commit, plan, accept=self.accepts_changed_code)
+        if manifest == before:  # else the rows were held to what is new by the trials
+            self._judge_rows(running, tables, manifest.get("tables", {}))
+
+    def _judge_rows(
+        self, running: Running, tables: Mapping[str, Table], stored: Mapping[str, Any]
+    ) -> None:
+        """Hold the rows that there are to the constraints that are new to the store."""
+        needed: set[str] = set()
+        for table in tables.values():
+            for constraint in new_constraints(table, stored):
+                needed |= {table.name, getattr(constraint, "parent", table.name)}
+        pool = StringPool()
+        refuse_broken({name: _rows(running, tables[name], stored, pool) for name in needed}, stored)
+
+
+def _rows(running: Running, table: Table, stored: Mapping[str, Any], pool: StringPool) -> Rows:
+    """The rows of a table as the new program has them: new columns take their defaults."""
+    rows = Rows(table, pool)
+    if table.name in stored:
+        found = complete_rows(running.scan(table.name).arrow(), table, table.name)
+        rows.restore(np.arange(found.num_rows), found, 0)
+    return rows
