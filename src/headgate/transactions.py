@@ -16,17 +16,18 @@ from typing import TYPE_CHECKING, Any, Generic, cast
 
 from headgate.compiling import cache
 from headgate.compiling.aborts import refuse_lost_aborts
-from headgate.compiling.bytecode import Code, called_functions, first_unset
-from headgate.compiling.compiler import (
-    compile_along,
-    compile_checked,
+from headgate.compiling.bytecode import (
+    Code,
+    called_functions,
+    first_unset,
     is_user_function,
     references,
 )
+from headgate.compiling.compiler import compile_along, compile_checked
 from headgate.compiling.determinism import refuse_chance
-from headgate.compiling.forms import refuse_forms, refuse_no_function
-from headgate.compiling.output import Output
+from headgate.compiling.refusals import refuse_forms, refuse_no_function
 from headgate.compiling.signature import (
+    OutputColumns,
     Parameter,
     Signature,
     argument_types,
@@ -34,7 +35,7 @@ from headgate.compiling.signature import (
 from headgate.errors import DeclarationError, InputError, not_among
 from headgate.kernels.kernel import check_compiles
 from headgate.state.constraint import fits_key
-from headgate.state.parameters import Output as OutputParameter
+from headgate.state.parameters import Output
 from headgate.state.schema import Schema, refuse_twins
 from headgate.state.table import Access, Table
 
@@ -83,7 +84,7 @@ class Transaction(Generic[P, R]):
         return f"<transaction {self.name}({', '.join(self.event.names)})>"
 
 
-def output(schema: str) -> OutputParameter:
+def output(schema: str) -> Output:
     """Columns that a transaction adds to its results, given as the default of a parameter.
 
     >>> output("balance double").schema.names
@@ -102,7 +103,7 @@ def output(schema: str) -> OutputParameter:
                 f"output: column {column.name!r}: every result has a {column.name!r} of its own; "
                 "choose another name"
             )
-    return cast(OutputParameter, Output(parsed))
+    return cast(Output, OutputColumns(parsed))
 
 
 def transaction(
@@ -169,7 +170,7 @@ def _parameters(function: Any, event: Schema, where: str) -> tuple[Parameter, ..
         role = parameter.default
         if isinstance(role, Access):
             _check_access(role, event, f"{where}: parameter {parameter.name!r}")
-        elif isinstance(role, Output):
+        elif isinstance(role, OutputColumns):
             outputs += 1
             _check_output(role, event, where)
         else:
@@ -185,7 +186,7 @@ def _parameters(function: Any, event: Schema, where: str) -> tuple[Parameter, ..
     return tuple(found)
 
 
-def _check_output(role: Output, event: Schema, where: str) -> None:
+def _check_output(role: OutputColumns, event: Schema, where: str) -> None:
     for column in role.schema:
         if not column.name.isidentifier() or keyword.iskeyword(column.name):
             raise DeclarationError(f"{where}: output column {column.name!r} is not a plain word")

@@ -8,7 +8,8 @@ import pytest
 
 import headgate as hg
 from headgate.testing import SerialOracle
-from headgate.testing.disk import SimulatedClock, SimulatedCrash, SimulatedDisk, Survival
+from headgate.testing.disk import SimulatedClock, SimulatedCrash, SimulatedDisk
+from headgate.testing.survival import Survival
 from tests.faults.tally import Tally
 
 accounts = hg.Table("accounts", "id bigint, balance bigint", key="id", check="balance >= 0")

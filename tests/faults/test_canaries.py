@@ -17,7 +17,8 @@ from headgate.durability.log import LogWriter
 from headgate.durability.retention import Trimmer
 from headgate.errors import HeadgateError
 from headgate.io import Disk
-from headgate.testing.disk import SimulatedCrash, SimulatedDisk, SimulatedFile, Survival
+from headgate.testing.disk import SimulatedCrash, SimulatedDisk, SimulatedFile
+from headgate.testing.survival import Survival
 from tests.faults import test_damage
 from tests.faults.workload import SURVIVALS, Diary, Lost, check, live
 from tests.unit.durability import test_retention

@@ -8,7 +8,8 @@ import functools
 import pytest
 
 from headgate.errors import HeadgateError, StoreError
-from headgate.testing.disk import SimulatedCrash, SimulatedDisk, Survival
+from headgate.testing.disk import SimulatedCrash, SimulatedDisk
+from headgate.testing.survival import Survival
 from tests.faults.tally import Tally
 from tests.faults.workload import (
     LAST_EPOCH,

@@ -12,7 +12,8 @@ import pytest
 from headgate.durability import Commit, Retention, Store, StoreReader, verify
 from headgate.durability import format as layout
 from headgate.errors import DamageError, FormatError, HeadgateError
-from headgate.testing.disk import SimulatedClock, SimulatedDisk, Survival
+from headgate.testing.disk import SimulatedClock, SimulatedDisk
+from headgate.testing.survival import Survival
 from tests.faults.tally import Tally
 
 PATH = "/bank"

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 import headgate as hg
-from headgate.durability import StoreReader, manifest
+from headgate.durability import StoreReader, folder, manifest
 from headgate.errors import DamageError
 from headgate.query.store_sql import query_store
-from headgate.testing.disk import SimulatedClock, SimulatedCrash, SimulatedDisk, Survival
+from headgate.testing.disk import SimulatedClock, SimulatedCrash, SimulatedDisk
+from headgate.testing.survival import Survival
 from tests.faults.tally import Tally
 
 accounts = hg.Table("accounts", "id bigint, owner string, n int", key="id")
@@ -154,9 +155,7 @@ def test_a_crash_at_any_call_of_a_migration_leaves_all_or_nothing(
 
 def test_declarations_that_are_not_cut_off_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """A canary: without the cut, an epoch of the old program would bring the new declarations."""
-    from headgate.durability.store import Store
-
-    monkeypatch.setattr(Store, "_settle_declarations", lambda self: None)
+    monkeypatch.setattr(folder, "_settled", lambda disk, path, manifest, lineage: manifest)
     for call in range(calls_of(begin) + 1, calls_of(live) + 1):
         disk = SimulatedDisk(crash_at=call)
         with pytest.raises(SimulatedCrash):

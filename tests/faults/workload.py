@@ -20,7 +20,8 @@ from headgate.durability import (
 )
 from headgate.errors import DamageError, StoreError
 from headgate.io import Disk
-from headgate.testing.disk import SimulatedClock, SimulatedDisk, Survival
+from headgate.testing.disk import SimulatedClock, SimulatedDisk
+from headgate.testing.survival import Survival
 
 PATH = "/data/bank"
 # So short that a new segment begins between two epochs that are in flight together.

@@ -20,7 +20,6 @@ import pyarrow as pa
 
 from headgate.cli.output import make_console, make_grid
 from headgate.compiling.actions import abort
-from headgate.compiling.cache import cache_folder
 from headgate.engine.engine import Engine, open_engine
 from headgate.engine.inlet import Arranger
 from headgate.errors import InvariantError
@@ -35,6 +34,7 @@ from headgate.parallel.costs import (
 from headgate.parallel.decision import Thresholds
 from headgate.parallel.scheme import SERIAL, Scheme, make_scheme
 from headgate.parallel.units import UnitCrew
+from headgate.state.compiled import cache_folder
 from headgate.state.table import Table
 from headgate.transactions import transaction
 

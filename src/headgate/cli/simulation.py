@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from headgate.cli.curves import draw_page
 from headgate.cli.output import make_console, make_grid
-from headgate.compiling.cache import cache_folder
 from headgate.engine.engine import Engine, open_engine
 from headgate.errors import InputError
 from headgate.lab.simulation import (
@@ -28,6 +27,7 @@ from headgate.lab.simulation import (
 from headgate.parallel.costs import load_thresholds
 from headgate.parallel.decision import Thresholds
 from headgate.parallel.precedence import Units
+from headgate.state.compiled import cache_folder
 from headgate.transactions import Transaction
 from headgate.web.target import open_program
 

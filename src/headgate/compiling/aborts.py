@@ -17,8 +17,7 @@ from numba.core import ir
 from numba.core.compiler import run_frontend
 
 from headgate.compiling import actions
-from headgate.compiling.bytecode import called_functions, is_own_code
-from headgate.compiling.compiler import mended, references
+from headgate.compiling.bytecode import called_functions, is_own_code, mended, references
 from headgate.errors import DeclarationError
 
 Site = tuple[int, str]  # the line and what is called there

@@ -1,18 +1,33 @@
 """Actions: what a transaction may do besides reading and writing columns.
 
-Here are their plain-Python forms; `values` and `decimals` give the compiled ones.
+First their plain-Python forms, then the compiled ones: the same effect and the same words.
 """
 
 from __future__ import annotations
 
 import contextlib
 import decimal as python_decimal
+import operator
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
-from headgate.compiling.exact import constant
+from numba.core import types
+from numba.extending import intrinsic, overload
+
+from headgate.compiling.decimals import decimal_constant
+from headgate.compiling.plain import constant
+from headgate.compiling.refusals import ALWAYS, Refusal
+from headgate.compiling.values import (
+    I64,
+    AbortType,
+    EventType,
+    RecordType,
+    RowsType,
+    TextType,
+    abort_type,
+)
 from headgate.errors import InputError
 from headgate.state.parameters import Row
 
@@ -86,3 +101,75 @@ def decimal(text: str) -> Any:
         return constant(text) if is_running else python_decimal.Decimal(text)
     except python_decimal.InvalidOperation:
         raise InputError(f"decimal({text!r}): not a decimal number") from None
+
+
+# --- compiled forms -------------------------------------------------------------------------------
+
+
+@intrinsic
+def _abort_with(typing_context: Any, text: Any) -> Any:
+    return abort_type(text), lambda context, builder, sig, args: args[0]
+
+
+@overload(abort, strict=False)
+def _abort(reason: Any) -> Any:
+    if isinstance(reason, TextType):
+        return lambda reason: _abort_with(reason)
+    raise Refusal(f"the reason of abort must be a text, not {reason}{ALWAYS}")
+
+
+def _may_be_abort(value: Any) -> bool:
+    return isinstance(value, types.Optional) and isinstance(value.type, AbortType)
+
+
+@overload(bool, strict=False)
+def _abort_truth(value: Any) -> Any:
+    if isinstance(value, AbortType):
+        return lambda value: True
+    return (lambda value: value is not None) if _may_be_abort(value) else None
+
+
+@overload(operator.not_, strict=False)
+def _abort_not(value: Any) -> Any:
+    if isinstance(value, AbortType):
+        return lambda value: False
+    return (lambda value: value is None) if _may_be_abort(value) else None
+
+
+@intrinsic
+def _bury(typing_context: Any, row: Any) -> Any:
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        pointer = builder.inttoptr(args[0], I64.as_pointer())
+        builder.store(builder.and_(builder.load(pointer), I64(-2)), pointer)
+        return context.get_dummy_value()
+
+    return types.void(row), generate
+
+
+def _called(kind: Any) -> str:
+    """What a value is to who wrote the function."""
+    if isinstance(kind, EventType | RecordType):
+        return str(kind.label)
+    if isinstance(kind, RowsType):
+        return "all rows of an each(...) at once: for row in rows: hg.delete(row)"
+    if isinstance(kind, types.Module):
+        return "a module"
+    return f"a value ({kind})"
+
+
+@overload(delete, strict=False)
+def _delete(row: Any) -> Any:
+    if not isinstance(row, RecordType) or not any(field[6] for field in row.fields):
+        raise Refusal(f"{DELETES}, not {_called(row)}{ALWAYS}")
+    if row.read_only:
+        raise Refusal(f"{row.label} was declared mode='read', so it cannot be deleted{ALWAYS}")
+    return lambda row: _bury(row)
+
+
+@overload(decimal, prefer_literal=True, strict=False)
+def _decimal(text: Any) -> Any:
+    if isinstance(text, types.StringLiteral):
+        return lambda text: decimal_constant(text)
+    if isinstance(text, types.UnicodeType):
+        return None  # Numba tries again without literals after a refusal
+    raise Refusal(f"decimal() needs a literal like '0.05', not {text}")

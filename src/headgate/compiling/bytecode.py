@@ -1,6 +1,7 @@
-"""Bytecode: what can be told from a function's code alone: who made a value, what is surely set.
+"""Bytecode: what can be told from a function's code alone.
 
-It needs no source, so functions of a shell or of `exec` are judged like any other.
+Who made a value, what is surely set, which functions and values of its module it refers to. It
+needs no source, so functions of a shell or of `exec` are judged like any other.
 """
 
 from __future__ import annotations
@@ -12,14 +13,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from headgate.compiling.compiler import is_user_function, references
-
 _ENDING = ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE")
+_MEMBER_DEPTH = 3  # package.module.name: deeper is no way to a constant
 _ALWAYS = ("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_ABSOLUTE")
 
 
 @dataclass(frozen=True)
-class Place:
+class Line:
     """A line of a function."""
 
     file: str
@@ -38,10 +38,10 @@ class Code:
         self.index = {step.offset: number for number, step in enumerate(self.steps)}
         self.handlers = list(dis.Bytecode(code).exception_entries)  # type: ignore[attr-defined]
 
-    def place(self, number: int) -> Place:
+    def place(self, number: int) -> Line:
         positions = self.steps[number].positions
         line = None if positions is None else positions.lineno
-        return Place(self.code.co_filename, line or self.code.co_firstlineno)
+        return Line(self.code.co_filename, line or self.code.co_firstlineno)
 
     def origin(self, number: int, depth: int) -> int | None:
         """The step that made the operand `depth` below the top of the stack before a step.
@@ -104,6 +104,100 @@ def codes(code: types.CodeType) -> Iterator[Code]:
             yield from codes(constant)
 
 
+# --- functions and what they refer to -------------------------------------------------------------
+
+
+def references(function: types.FunctionType) -> dict[str, Any]:
+    """The global and closure values a function's code names, module members as 'module.name'."""
+    code = function.__code__
+    names = _code_names(code)
+    loaded = _loaded_names(code)
+    found = {name: function.__globals__[name] for name in loaded if name in function.__globals__}
+    cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
+    found.update({name: cell.cell_contents for name, cell in cells if is_filled(cell)})
+    found.update(_members(found, names))
+    return found
+
+
+def _members(found: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    """What the code may reach through modules and classes: 'module.name', 'package.module.name'."""
+    members: dict[str, Any] = {}
+    for owner, value in found.items():
+        if isinstance(value, (types.ModuleType, type)):
+            for name in names:
+                if f"{owner}.{name}".count(".") <= _MEMBER_DEPTH and hasattr(value, name):
+                    members[f"{owner}.{name}"] = getattr(value, name)
+    if members:
+        members.update(_members(members, names))
+    return members
+
+
+def _code_names(code: types.CodeType) -> set[str]:
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= _code_names(constant)
+    return names
+
+
+def _loaded_names(code: types.CodeType) -> set[str]:
+    """The names it looks up as globals; attribute names are not among them."""
+    names = {
+        str(step.argval)
+        for step in dis.get_instructions(code)
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")
+    }
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= _loaded_names(constant)
+    return names
+
+
+def is_filled(cell: Any) -> bool:
+    """Whether a closure's cell has its value yet."""
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
+
+
+def is_user_function(value: Any) -> bool:
+    """Whether a plain Python function is to be compiled along (not ours, not a library's)."""
+    if not isinstance(value, types.FunctionType):
+        return False
+    root = value.__module__.split(".")[0] if value.__module__ else ""
+    return root not in ("numba", "numpy", "headgate")
+
+
+def mended_code(code: types.CodeType) -> types.CodeType:
+    """The code with `(q := value)` and `a = b = value` in a form that Numba reads rightly.
+
+    Of a value that is copied and stored Numba forgets the original: store it and load it again.
+    """
+    steps = bytearray(code.co_code)
+    copy, store, load = (dis.opmap[name] for name in ("COPY", "STORE_FAST", "LOAD_FAST"))
+    for place in range(0, len(steps) - 2, 2):
+        if steps[place] == copy and steps[place + 1] == 1 and steps[place + 2] == store:
+            steps[place], steps[place + 1] = store, steps[place + 3]
+            steps[place + 2] = load
+    inner = tuple(
+        mended_code(one) if isinstance(one, types.CodeType) else one for one in code.co_consts
+    )
+    return code.replace(co_code=bytes(steps), co_consts=inner)
+
+
+def mended(function: Any) -> Any:
+    """The same function with mended code, for Numba's frontend."""
+    code = mended_code(function.__code__)
+    clone = types.FunctionType(
+        code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
+    clone.__kwdefaults__ = function.__kwdefaults__
+    clone.__module__ = function.__module__
+    return clone
+
+
 def is_own_code(function: Any) -> bool:
     """Whether a function is the user's, not one of Python's library or of an installed package."""
     if not is_user_function(function):
@@ -130,7 +224,7 @@ def called_functions(function: Any) -> list[Any]:
 # --- definite assignment --------------------------------------------------------------------------
 
 
-def first_unset(code: types.CodeType) -> tuple[str, Place] | None:
+def first_unset(code: types.CodeType) -> tuple[str, Line] | None:
     """The first use of a local variable that not every way there has set, or None."""
     body = Code(code)
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + _extra(code)]

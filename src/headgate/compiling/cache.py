@@ -4,6 +4,10 @@ The fingerprint covers the generated source, the user's functions with all they 
 the declarations, and the versions of Numba, Python and Headgate's own sources. A change in any of
 them is a new fingerprint, so a stale kernel is never found. What has no fingerprint is not cached.
 How compiled code is kept, and verified before it is read, is in state/compiled.py.
+
+Declarations go into it in a canonical form, as tuples of plain values: a form says all that a
+declaration says, and nothing of how it is shown. Stores hold digests of these forms, too: a change
+of them makes programs look changed that are not.
 """
 
 from __future__ import annotations
@@ -21,19 +25,15 @@ from typing import Any
 import numpy as np
 
 from headgate.compiling import bounds
-from headgate.compiling.canonical import of_table
-from headgate.compiling.compiler import is_user_function, references
-from headgate.compiling.output import Output
+from headgate.compiling.bytecode import is_user_function, references
+from headgate.compiling.signature import OutputColumns, Parameter, Signature
 from headgate.io import RealDisk, read_file
 from headgate.state.compiled import GENERATED, cache_folder, numba, vault
+from headgate.state.schema import Column, ColumnType, Schema
 from headgate.state.table import Access, Table
 
-__all__ = [
-    "cache_folder", "code_fingerprint", "fingerprint", "is_known_good", "load_source",
-    "remember_good",
-]  # fmt: skip
-
 _DISK = RealDisk()
+Form = tuple[Any, ...]
 _GOOD = b"compiled and accepted"
 _PLAIN: tuple[Any, ...] = (bool, int, float, complex, str, bytes, type(None))
 
@@ -111,7 +111,7 @@ def _update(digest: Any, value: Any, seen: set[int]) -> None:
         place = "headgate" if is_ours else value.__module__
         digest.update(f"callable:{place}.{value.__qualname__};".encode())
     elif isinstance(value, Table):
-        _update(digest, of_table(value), seen)
+        _update(digest, table_form(value), seen)
     elif isinstance(value, np.ufunc):
         digest.update(f"ufunc:{value.__name__};".encode())
     else:
@@ -124,7 +124,9 @@ def _update_function(digest: Any, function: types.FunctionType, seen: set[int]) 
     seen.add(id(function))
     _update_code(digest, function.__code__, seen)
     for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).items()):
-        if not isinstance(default, (Access, Output)):  # those are in the declaration's own digest
+        if not isinstance(
+            default, (Access, OutputColumns)
+        ):  # those are in the declaration's own digest
             _update(digest, default, seen)
     for name, value in sorted(references(function).items()):
         digest.update(f"{name}=".encode())
@@ -172,3 +174,44 @@ def is_known_good(mark: str | None) -> bool:
 def remember_good(mark: str | None) -> None:
     if mark is not None:
         vault().write(f"checked/{mark}", _GOOD)
+
+
+# --- declarations in a canonical form -------------------------------------------------------------
+
+
+def signature_form(signature: Signature) -> Form:
+    """A transaction's name, event and parameters; its code is not in it."""
+    parameters = tuple(_parameter(one) for one in signature.parameters)
+    return ("transaction", signature.name, _schema(signature.event), parameters)
+
+
+def table_form(table: Table) -> Form:
+    """All that a table is declared with."""
+    check = None if table.check is None else table.check.text
+    unique = tuple(one.columns for one in table.unique)
+    references = tuple((one.columns, one.parent) for one in table.references)
+    return ("table", table.name, _schema(table.schema), table.key, check, unique, references)
+
+
+def _parameter(parameter: Parameter) -> Form:
+    role = parameter.stands_for
+    if role is None:
+        return ("event", parameter.name)
+    if isinstance(role, OutputColumns):
+        return ("output", parameter.name, _schema(role.schema))
+    words = (role.form, role.columns, role.read_only, role.create, role.reads)
+    return ("rows", parameter.name, table_form(role.table), *words)
+
+
+def _schema(schema: Schema) -> Form:
+    return tuple(_column(one) for one in schema)
+
+
+def _column(column: Column) -> Form:
+    return (column.name, _type(column.type), column.default)
+
+
+def _type(kind: ColumnType) -> Form:
+    element = None if kind.element is None else _type(kind.element)
+    fields = tuple(_column(one) for one in kind.fields)
+    return (kind.kind, kind.precision, kind.scale, element, fields)

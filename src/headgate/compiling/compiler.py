@@ -6,10 +6,8 @@ that leave 64 bits raise OverflowError, texts are codes, and setting a column ob
 
 from __future__ import annotations
 
-import dis
 import enum
 import operator
-import re
 import types as python_types
 from typing import Any
 
@@ -23,28 +21,26 @@ from numba.core.typed_passes import NopythonTypeInference
 from numba.core.untyped_passes import FixupArgs, RewriteDynamicRaises
 
 from headgate.compiling import actions
+from headgate.compiling.bytecode import is_filled, is_user_function, mended_code, references
 from headgate.compiling.exactness import refuse_inexact
-from headgate.compiling.integers import (
+from headgate.compiling.operators import (
     CHECKED_BUILTINS,
     CHECKED_MATH,
     CHECKED_OPERATORS,
-    MAX,
-    MIN,
     real_power,
 )
-from headgate.compiling.refusal import ALWAYS, Refusal
+from headgate.compiling.plain import MAX, MIN
+from headgate.compiling.refusals import ALWAYS, Refusal, describe_error
 from headgate.compiling.values import AbortType, same_length, store_column, text_of
 from headgate.errors import DeclarationError
 from headgate.state.strings import text_code
+from headgate.state.table import Access
 
 FUNCTIONS = "__headgate_functions__"  # in a clone's globals: function -> its compiled form
 CUT = "__headgate_cut__"  # in a clone's globals: which slice of it to keep, see slicing.py
-_MEMBER_DEPTH = 3
-AS_PYTHON = "change that line, or declare the transaction with compiled=False to run it as Python"
-_ACTIONS = (actions.abort, actions.delete, actions.decimal)
 
 
-# --- the pass -----------------------------------------------------------------------------------
+# --- the pass -------------------------------------------------------------------------------------
 
 
 @register_pass(mutates_CFG=False, analysis_only=False)
@@ -328,69 +324,7 @@ class _Compiler(CompilerBase):
         return [manager]
 
 
-# --- functions and what they refer to -----------------------------------------------------------
-
-
-def references(function: python_types.FunctionType) -> dict[str, Any]:
-    """The global and closure values a function's code names, module members as 'module.name'."""
-    code = function.__code__
-    names = _code_names(code)
-    loaded = _loaded_names(code)
-    found = {name: function.__globals__[name] for name in loaded if name in function.__globals__}
-    cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
-    found.update({name: cell.cell_contents for name, cell in cells if _is_filled(cell)})
-    found.update(_members(found, names))
-    return found
-
-
-def _members(found: dict[str, Any], names: set[str]) -> dict[str, Any]:
-    """What the code may reach through modules and classes: 'module.name', 'package.module.name'."""
-    members: dict[str, Any] = {}
-    for owner, value in found.items():
-        if isinstance(value, (python_types.ModuleType, type)):
-            for name in names:
-                if f"{owner}.{name}".count(".") <= _MEMBER_DEPTH and hasattr(value, name):
-                    members[f"{owner}.{name}"] = getattr(value, name)
-    if members:
-        members.update(_members(members, names))
-    return members
-
-
-def _code_names(code: python_types.CodeType) -> set[str]:
-    names = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, python_types.CodeType):
-            names |= _code_names(constant)
-    return names
-
-
-def _loaded_names(code: python_types.CodeType) -> set[str]:
-    """The names it looks up as globals; attribute names are not among them."""
-    names = {
-        str(step.argval)
-        for step in dis.get_instructions(code)
-        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")
-    }
-    for constant in code.co_consts:
-        if isinstance(constant, python_types.CodeType):
-            names |= _loaded_names(constant)
-    return names
-
-
-def _is_filled(cell: Any) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return False
-    return True
-
-
-def is_user_function(value: Any) -> bool:
-    """Whether a plain Python function is to be compiled along (not ours, not a library's)."""
-    if not isinstance(value, python_types.FunctionType) or value in _ACTIONS:
-        return False
-    root = value.__module__.split(".")[0] if value.__module__ else ""
-    return root not in ("numba", "numpy", "headgate")
+# --- functions, and what they call ----------------------------------------------------------------
 
 
 def compile_along(function: Any, done: dict[Any, Any] | None = None, cut: Any = None) -> Any:
@@ -420,44 +354,13 @@ def compile_along(function: Any, done: dict[Any, Any] | None = None, cut: Any = 
             if "." not in name and name in scope:
                 scope[name] = compiled
     for cell, old in zip(cells, function.__closure__ or (), strict=True):
-        if _is_filled(old):
+        if is_filled(old):
             value = old.cell_contents
             cell.cell_contents = done.get(value, value) if is_user_function(value) else value
     return dispatcher
 
 
-def mended_code(code: python_types.CodeType) -> python_types.CodeType:
-    """The code with `(q := value)` and `a = b = value` in a form that Numba reads rightly.
-
-    Of a value that is copied and stored Numba forgets the original: store it and load it again.
-    """
-    steps = bytearray(code.co_code)
-    copy, store, load = (dis.opmap[name] for name in ("COPY", "STORE_FAST", "LOAD_FAST"))
-    for place in range(0, len(steps) - 2, 2):
-        if steps[place] == copy and steps[place + 1] == 1 and steps[place + 2] == store:
-            steps[place], steps[place + 1] = store, steps[place + 3]
-            steps[place + 2] = load
-    inner = tuple(
-        mended_code(one) if isinstance(one, python_types.CodeType) else one
-        for one in code.co_consts
-    )
-    return code.replace(co_code=bytes(steps), co_consts=inner)
-
-
-def mended(function: Any) -> Any:
-    """The same function with mended code, for Numba's frontend."""
-    code = mended_code(function.__code__)
-    clone = python_types.FunctionType(
-        code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
-    )
-    clone.__kwdefaults__ = function.__kwdefaults__
-    clone.__module__ = function.__module__
-    return clone
-
-
 def _has_accesses(function: Any) -> bool:
-    from headgate.state.table import Access
-
     return any(isinstance(value, Access) for value in function.__defaults__ or ())
 
 
@@ -474,82 +377,3 @@ def compile_checked(dispatcher: Any, signature: tuple[Any, ...], where: str) -> 
             f"{where} returns a value of type {answer}; a transaction returns nothing or "
             'hg.abort("why"), and hands values on through hg.output(...)'
         )
-
-
-def describe_error(error: Exception, function: Any = None) -> str:
-    """Numba's long message as one line: the source line and the innermost reason."""
-    reason = reason_of(error)
-    if reason.endswith(ALWAYS):  # it would fail as Python, too
-        return f"cannot be compiled: {_place_of(error, function)}{reason.removesuffix(ALWAYS)}"
-    return f"cannot be compiled: {_place_of(error, function)}{reason}; {AS_PYTHON}"
-
-
-def _place_of(error: Exception, function: Any) -> str:
-    """The innermost line the message names, else where the function stands."""
-    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
-    lines = re.findall(r'File "([^"]+)", line (\d+)', text)
-    ours = ("/numba/", "headgate/compiling/", "headgate/kernels/")
-    lines = [line for line in lines if not any(part in line[0] for part in ours)]
-    if "unify return type" in text:  # Numba names the returns in any order: take the last one
-        lines.sort(key=lambda line: -int(line[1]))
-    if lines:
-        return f"at {_file_of(lines[0][0], function)}:{lines[0][1]}: "
-    if function is None:
-        return ""
-    code = function.__code__
-    missing = re.search(r"name '(\w+)' is not defined", text)
-    line = code.co_firstlineno
-    for step in dis.get_instructions(code):
-        line = line if step.starts_line is None else int(step.starts_line)
-        if missing is not None and step.argval == missing[1]:
-            return f"at {code.co_filename}:{line}: "
-        if "context manager" in text and step.opname == "BEFORE_WITH":
-            return f"at {code.co_filename}:{line}: "
-    return f"at {code.co_filename}:{code.co_firstlineno}: "
-
-
-def _file_of(shown: str, function: Any) -> str:
-    """A file as Python names it: Numba shows it relative to where the process stands."""
-    if (
-        function is not None
-        and shown.rpartition("/")[2] == function.__code__.co_filename.rpartition("/")[2]
-    ):
-        return str(function.__code__.co_filename)
-    return shown
-
-
-def reason_of(error: Exception) -> str:
-    """The reason of Numba's long message: ours if there is one, else the operation it refused."""
-    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
-    if found := re.search(r"Refusal: (.+)", text):
-        return found[1].strip()
-    if mixed := re.search(r"Cannot unify (.+?) and (.+?) for '([^']+)'", text):
-        return _mixed_reason(mixed[3], [mixed[1], mixed[2]])
-    if mixed := re.search(r"Can't unify return type from the following types: (.+)", text):
-        return _mixed_reason("return", mixed[1].split(", "))
-    called = re.search(r">>> (.+)", text)
-    if caught := re.search(r"exception_match\(\w+, (\w+)\)", text):
-        return f"except {caught[1]} has no compiled form, except Exception has"
-    if missing := re.search(r"name '(\w+)' is not defined", text):
-        return f"the name {missing[1]} is not defined{ALWAYS}"
-    if "No implementation of function" in text and called is not None:
-        return f"there is no compiled form of {called[1].strip()}"
-    return next((line.strip() for line in text.splitlines() if _is_reason(line)), "unknown reason")
-
-
-def _mixed_reason(name: str, kinds: list[str]) -> str:
-    """Why a name, or what is returned, that is one thing here and another there is refused."""
-    if any("abort" in kind for kind in kinds):
-        others = " or ".join(f"a {kind}" for kind in kinds if "abort" not in kind)
-        return (
-            f"hg.abort(...) on one way and {others} on another; write if ...: return hg.abort(...)"
-        )
-    said = ", ".join(f"a {kind}" for kind in kinds)
-    what = "it" if name.startswith("$") or name == "return" else name.partition(".")[0]
-    verb = "returns" if name == "return" else "is"
-    return f"{what} {verb} values of several kinds: {said}; give it one kind on every way"
-
-
-def _is_reason(line: str) -> bool:
-    skipped = ("Failed in", "During:", "File ", "-", "No implementation of function Function(<intr")
-    return bool(line.strip()) and not line.strip().startswith(skipped)

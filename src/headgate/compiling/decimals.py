@@ -18,9 +18,8 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic, lower_cast, models, overload, register_model
 
-from headgate.compiling import actions
 from headgate.compiling.floats import quotient
-from headgate.compiling.refusal import ALWAYS, Refusal
+from headgate.compiling.refusals import ALWAYS, Refusal
 
 I128 = ir.IntType(128)
 I64 = ir.IntType(64)
@@ -304,7 +303,8 @@ def _max(left: Any, right: Any) -> Any:
 
 
 @intrinsic(prefer_literal=True)
-def _constant(typing_context: Any, text: Any) -> Any:
+def decimal_constant(typing_context: Any, text: Any) -> Any:
+    """A literal as a decimal with the places that it was written with."""
     try:
         number = python_decimal.Decimal(text.literal_value)
     except (python_decimal.InvalidOperation, AttributeError):
@@ -319,15 +319,6 @@ def _constant(typing_context: Any, text: Any) -> Any:
         return I128(value)
 
     return _bounded(scale, max(len(str(abs(value))), scale, 1))(text), generate
-
-
-@overload(actions.decimal, prefer_literal=True, strict=False)
-def _decimal(text: Any) -> Any:
-    if isinstance(text, types.StringLiteral):
-        return lambda text: _constant(text)
-    if isinstance(text, types.UnicodeType):
-        return None  # Numba tries again without literals after a refusal
-    raise Refusal(f"decimal() needs a literal like '0.05', not {text}")
 
 
 def _one_word(context: Any, builder: Any, wide: Any) -> Any:

@@ -15,9 +15,8 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from headgate.compiling.bytecode import Code, Place, codes, is_own_code
-from headgate.compiling.compiler import references
-from headgate.compiling.integers import MAX, MIN
+from headgate.compiling.bytecode import Code, Line, codes, is_own_code, references
+from headgate.compiling.plain import MAX, MIN
 from headgate.errors import DeclarationError
 
 _HAND_OVER = "put it into a column of the event"
@@ -86,7 +85,7 @@ def refuse_chance(function: Any, where: str) -> None:
     for one in _reached(function):
         for name, value in _defaults(one):
             if isinstance(value, _CONTAINERS):
-                place = Place(one.__code__.co_filename, one.__code__.co_firstlineno)
+                place = Line(one.__code__.co_filename, one.__code__.co_firstlineno)
                 raise _refusal(
                     where, place, f"the default {name}={value!r} lives on from call to call",
                     "make it in the body, or use a tuple",
@@ -131,7 +130,7 @@ def _defaults(function: Any) -> Iterator[tuple[str, Any]]:
     yield from (function.__kwdefaults__ or {}).items()
 
 
-def _refusal(where: str, place: Place, what: str, remedy: str) -> DeclarationError:
+def _refusal(where: str, place: Line, what: str, remedy: str) -> DeclarationError:
     return DeclarationError(
         f"{where}: {place}: {what}; a transaction's result depends on its event and its rows only: "
         f"{remedy}"
@@ -384,9 +383,9 @@ def changed_global(code: Code, number: int) -> Any:
     return step if step.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF") else None
 
 
-def changed_names(scope: dict[str, Any], names: set[str]) -> dict[str, Place]:
+def changed_names(scope: dict[str, Any], names: set[str]) -> dict[str, Line]:
     """Those of the names that functions of the module change, as far as these are there already."""
-    found: dict[str, Place] = {}
+    found: dict[str, Line] = {}
     for value in list(scope.values()):
         if not isinstance(value, types.FunctionType) or value.__globals__ is not scope:
             continue

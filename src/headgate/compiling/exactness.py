@@ -15,13 +15,13 @@ from typing import Any
 from numba.core import ir, types
 
 from headgate.compiling.decimals import INTEGER_DIGITS, DecimalType
-from headgate.compiling.integers import (
+from headgate.compiling.operators import (
     CHECKED_BUILTINS,
     CHECKED_MATH,
     CHECKED_OPERATORS,
     real_power,
 )
-from headgate.compiling.refusal import Refusal
+from headgate.compiling.refusals import Refusal
 from headgate.compiling.values import AbortType, store_column
 
 _EXACT_MAX = 2**53  # every integer up to here is a float

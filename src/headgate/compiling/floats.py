@@ -18,7 +18,7 @@ from llvmlite import ir as llvm
 from numba.core import cgutils, types
 from numba.extending import intrinsic, overload, register_jitable
 
-from headgate.compiling.refusal import Refusal
+from headgate.compiling.refusals import Refusal
 
 _DOMAIN = "math domain error"
 _RANGE = "math range error"

@@ -1,13 +1,18 @@
-"""Plain: a user's function as Python runs it, with the integers that compiled code has.
+"""Plain: a user's function as Python runs it, with the numbers that compiled code has.
 
 Every integer inside is an `Int64`: constants, module values, lengths, counters and what `int` and
-`math.floor` give, so that a plain function overflows where a compiled one does. What the function
-reads of its module is what was there when the form was made, as it is for compiled code.
+`math.floor` give, so that a plain function overflows where a compiled one does. Every decimal is an
+`Exact`: a sum, difference or product of columns, constants and ints is exact or an OverflowError,
+at the same number as compiled; what has no compiled form, such as a quotient, is a `Decimal` again.
+What the function reads of its module is what was there when the form was made, as it is for
+compiled code.
 """
 
 from __future__ import annotations
 
 import builtins
+import decimal
+import dis
 import enum
 import math
 import sys
@@ -15,11 +20,132 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from headgate.compiling.bytecode import is_own_code
-from headgate.compiling.compiler import references
-from headgate.compiling.integers import MAX, MIN, Int64
+from headgate.compiling.bytecode import is_own_code, references
+from headgate.state.schema import BOUNDS
 
+MIN, MAX = BOUNDS["bigint"]
+_DECIMAL_MIN, _DECIMAL_MAX = -(2**127), 2**127 - 1
+NEGATIVE_EXPONENT = "a negative power of an integer is not an integer"
 _KEPT = frozenset(sys.stdlib_module_names) | {"headgate", "numpy", "numba", "pyarrow"}
+
+
+# --- integers of 64 bits --------------------------------------------------------------------------
+
+
+class _Kind(type):
+    """The type of Int64: as `int` inside a plain function, every integer is one of it."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, int)
+
+    def __subclasscheck__(cls, other: type) -> bool:
+        return issubclass(other, int)
+
+
+class Int64(int, metaclass=_Kind):
+    """A Python int with the rules of compiled integers: a result beyond 64 bits raises.
+
+    >>> Int64(2**62) * 2
+    Traceback (most recent call last):
+    OverflowError: overflow
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, *given: Any, **named: Any) -> Int64:
+        made = super().__new__(cls, *given, **named)
+        if not MIN <= made <= MAX:
+            raise OverflowError("overflow")
+        return made
+
+
+def _wrapped(name: str) -> Any:
+    plain = getattr(int, name)
+
+    def method(self: int, *others: Any) -> Any:
+        if name in ("__pow__", "__rpow__") and all(isinstance(other, int) for other in others):
+            exponent = self if name == "__rpow__" else others[0]
+            if exponent < 0:
+                raise ValueError(NEGATIVE_EXPONENT)
+            base = others[0] if name == "__rpow__" else self
+            if exponent > 63 and base not in (-1, 0, 1):
+                raise OverflowError("overflow")
+        if name in ("__lshift__", "__rlshift__"):
+            value, places = (self, others[0]) if name == "__lshift__" else (others[0], self)
+            if places > 63 and value != 0:
+                raise OverflowError("overflow")
+        result = plain(self, *others)
+        if name == "__neg__" and result > MAX and _is_compared():
+            return result
+        return Int64(result) if isinstance(result, int) else result
+
+    return method
+
+
+def _is_compared() -> bool:
+    """Whether Python is comparing with a float, for which it negates a negative int itself."""
+    frame = sys._getframe(2)
+    step = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+    return step in ("COMPARE_OP", "CONTAINS_OP")
+
+
+for _name in (
+    "add", "radd", "sub", "rsub", "mul", "rmul", "floordiv", "rfloordiv", "mod", "rmod",
+    "pow", "rpow", "lshift", "rlshift", "rshift", "rrshift", "neg", "pos", "abs", "invert",
+    "and", "rand", "or", "ror", "xor", "rxor", "round",
+):  # fmt: skip
+    setattr(Int64, f"__{_name}__", _wrapped(f"__{_name}__"))
+
+
+# --- decimals of 128 bits -------------------------------------------------------------------------
+
+
+class Exact(decimal.Decimal):
+    """A decimal whose sums and products leave 128 bits, counted in its last place, nowhere.
+
+    The context in which it computes must have 76 digits, as the interpreter's has.
+
+    >>> Exact("0.25") * 3
+    Decimal('0.75')
+    >>> with decimal.localcontext(prec=76):
+    ...     Exact(2**126) + Exact(2**126)
+    Traceback (most recent call last):
+    OverflowError: overflow
+    """
+
+    __slots__ = ()
+
+
+def constant(text: str) -> Exact:
+    """A constant as compiled code has it: with no fewer places than a whole number."""
+    found = Exact(text)
+    exponent = found.as_tuple().exponent
+    return Exact(int(found)) if isinstance(exponent, int) and exponent > 0 else found
+
+
+def _within(found: decimal.Decimal) -> Exact:
+    sign, digits, exponent = found.as_tuple()
+    if isinstance(exponent, int):
+        size = int("".join(map(str, digits)))
+        if not _DECIMAL_MIN <= (-size if sign else size) <= _DECIMAL_MAX:
+            raise OverflowError("overflow")
+    return Exact(found)
+
+
+def _bounded(operation: Callable[..., Any]) -> Callable[..., Any]:
+    def compute(self: Exact, *others: Any) -> Any:
+        found = operation(self, *others)
+        is_ours = all(isinstance(other, (int, Exact)) for other in others)
+        return _within(found) if is_ours and isinstance(found, decimal.Decimal) else found
+
+    return compute
+
+
+for _name in ("add", "radd", "sub", "rsub", "mul", "rmul", "neg", "pos", "abs"):
+    setattr(Exact, f"__{_name}__", _bounded(getattr(decimal.Decimal, f"__{_name}__")))
+
+
+# --- functions and what they see ------------------------------------------------------------------
 
 
 def plain_form(function: Any, done: dict[Any, Any] | None = None) -> Any:

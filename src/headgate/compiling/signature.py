@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from headgate.compiling.output import Output
 from headgate.compiling.values import EventType, RecordType, RowsType
 from headgate.state.layout import Layout, record_layout, row_layout
 from headgate.state.schema import Schema
@@ -15,11 +14,18 @@ from headgate.state.table import Access, Table
 
 
 @dataclass(frozen=True)
+class OutputColumns:
+    """The columns a transaction adds to its results."""
+
+    schema: Schema
+
+
+@dataclass(frozen=True)
 class Parameter:
     """One parameter of the function: the event, rows of a table, or the output."""
 
     name: str
-    stands_for: Access | Output | None  # None: the event
+    stands_for: Access | OutputColumns | None  # None: the event
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,7 @@ class Signature:
     @cached_property
     def output(self) -> Schema | None:
         for parameter in self.parameters:
-            if isinstance(parameter.stands_for, Output):
+            if isinstance(parameter.stands_for, OutputColumns):
                 return parameter.stands_for.schema
         return None
 
@@ -117,7 +123,7 @@ def argument_types(signature: Signature) -> tuple[Any, ...]:
         role = parameter.stands_for
         if role is None:
             found.append(event_type(signature))
-        elif isinstance(role, Output):
+        elif isinstance(role, OutputColumns):
             found.append(output_type(signature.name, role.schema))
         elif role.form == "at":
             found.append(row_type(role))

@@ -20,10 +20,9 @@ from numba.core import ir
 from numba.core.compiler import run_frontend
 
 from headgate.compiling import actions
-from headgate.compiling.compiler import is_user_function, mended, references
+from headgate.compiling.bytecode import is_user_function, mended, references
 from headgate.compiling.flow import Flow
-from headgate.compiling.output import Output
-from headgate.compiling.signature import Signature
+from headgate.compiling.signature import OutputColumns, Signature
 from headgate.state.table import Access
 
 _CONTAINERS = ("build_list", "build_set", "build_map", "make_function", "yield", "undef")
@@ -56,7 +55,7 @@ class Slicing:
 
 
 @dataclass(frozen=True)
-class Part:
+class Kept:
     """A slice with what it keeps of the function's variables and guards."""
 
     slice: Slice
@@ -68,7 +67,7 @@ class Part:
 class Cut:
     """What the compiler needs to keep one slice of a function."""
 
-    roles: Mapping[str, Access | Output | None]
+    roles: Mapping[str, Access | OutputColumns | None]
     part: Slice
 
     def apply(self, func_ir: Any) -> None:
@@ -120,7 +119,7 @@ def _goes_back(step: dis.Instruction) -> bool:
 class Analysis:
     """What every variable and every row of a function depends on."""
 
-    def __init__(self, func_ir: Any, roles: Mapping[str, Access | Output | None]) -> None:
+    def __init__(self, func_ir: Any, roles: Mapping[str, Access | OutputColumns | None]) -> None:
         self.func_ir = func_ir
         self.roles = roles
         self.flow = Flow(func_ir, self._returns_abort)
@@ -299,14 +298,16 @@ class Analysis:
                 seeds += [variable.name for variable in statement.list_vars()]
         return self.closure(seeds)
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[Kept]:
         """One slice for each set of rows that are written together; the cheapest is the head."""
         accesses = {n: role for n, role in self.roles.items() if isinstance(role, Access)}
         groups = self._groups(accesses) or [frozenset[str]()]
         needs = [self._needs(group, accesses) for group in groups]
         guards = {label: self.guard_needs(label) for label in self.flow.guards}
         verdict = set().union(*guards.values()) if guards else set[Node]()
-        verdict |= self.closure(("row", n) for n, r in self.roles.items() if isinstance(r, Output))
+        verdict |= self.closure(
+            ("row", n) for n, r in self.roles.items() if isinstance(r, OutputColumns)
+        )
         added = [len(_rows(need | verdict, accesses) - _rows(need, accesses)) for need in needs]
         head = added.index(min(added))
         needs[head] |= verdict | self._left_over(verdict.union(*needs))
@@ -318,7 +319,7 @@ class Analysis:
             tested = {one for one, need in guards.items() if _rows(need, accesses) <= read}
             kept = needs[place].union(*(guards[label] for label in tested))
             part = Slice(group, frozenset(read), place == head)
-            found.append(Part(part, kept, tested))
+            found.append(Kept(part, kept, tested))
         return found
 
     def _groups(self, accesses: Mapping[str, Access]) -> list[frozenset[str]]:
@@ -366,7 +367,7 @@ def _rows(nodes: set[Node], accesses: Mapping[str, Access]) -> set[str]:
     return {node[1] for node in nodes if isinstance(node, tuple) and node[1] in accesses}
 
 
-def _is_read_only(role: Access | Output | None) -> bool:
+def _is_read_only(role: Access | OutputColumns | None) -> bool:
     return isinstance(role, Access) and role.read_only
 
 

@@ -28,9 +28,8 @@ from numba.extending import (
     register_model,
 )
 
-from headgate.compiling import actions
 from headgate.compiling.decimals import DecimalType, store_decimal
-from headgate.compiling.refusal import ALWAYS, Refusal
+from headgate.compiling.refusals import ALWAYS, Refusal
 from headgate.state.layout import STORED
 from headgate.state.schema import BOUNDS, FLOAT_END
 
@@ -163,7 +162,7 @@ class _WalkModel(models.StructModel):
         super().__init__(manager, kind, members)
 
 
-# --- reading a stored value ---------------------------------------------------------------------
+# --- reading a stored value -----------------------------------------------------------------------
 
 
 def value_type(kind: str, precision: int, scale: int) -> types.Type:
@@ -257,7 +256,7 @@ def _event_column(context: Any, builder: Any, kind: Any, value: Any, attr: str) 
     return items._getvalue()
 
 
-# --- writing a stored value ---------------------------------------------------------------------
+# --- writing a stored value -----------------------------------------------------------------------
 
 
 @intrinsic(prefer_literal=True)
@@ -344,7 +343,7 @@ def _narrow_float(context: Any, builder: Any, value: Any) -> Any:
     return builder.fptrunc(value, ir.FloatType())
 
 
-# --- rows and items: length, element, iteration -------------------------------------------------
+# --- rows and items: length, element, iteration ---------------------------------------------------
 
 
 def _element(context: Any, builder: Any, kind: Any, value: Any, place: Any) -> Any:
@@ -453,7 +452,7 @@ def _step_walk(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return step(context, builder, sig, args)
 
 
-# --- texts, abort, delete -----------------------------------------------------------------------
+# --- texts ----------------------------------------------------------------------------------------
 
 
 @intrinsic
@@ -474,11 +473,6 @@ def code_of(typing_context: Any, value: Any) -> Any:
         return args[0]
 
     return types.int64(value), generate
-
-
-@intrinsic
-def _abort_with(typing_context: Any, text: Any) -> Any:
-    return abort_type(text), lambda context, builder, sig, args: args[0]
 
 
 @overload(operator.eq, strict=False)
@@ -503,58 +497,3 @@ def _text_truth(text: Any) -> Any:
 @overload(operator.not_, strict=False)
 def _text_not(text: Any) -> Any:
     return (lambda text: code_of(text) == 0) if isinstance(text, TextType) else None
-
-
-@overload(actions.abort, strict=False)
-def _abort(reason: Any) -> Any:
-    if isinstance(reason, TextType):
-        return lambda reason: _abort_with(reason)
-    raise Refusal(f"the reason of abort must be a text, not {reason}{ALWAYS}")
-
-
-def _may_be_abort(value: Any) -> bool:
-    return isinstance(value, types.Optional) and isinstance(value.type, AbortType)
-
-
-@overload(bool, strict=False)
-def _abort_truth(value: Any) -> Any:
-    if isinstance(value, AbortType):
-        return lambda value: True
-    return (lambda value: value is not None) if _may_be_abort(value) else None
-
-
-@overload(operator.not_, strict=False)
-def _abort_not(value: Any) -> Any:
-    if isinstance(value, AbortType):
-        return lambda value: False
-    return (lambda value: value is None) if _may_be_abort(value) else None
-
-
-@intrinsic
-def _bury(typing_context: Any, row: Any) -> Any:
-    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        pointer = builder.inttoptr(args[0], I64.as_pointer())
-        builder.store(builder.and_(builder.load(pointer), I64(-2)), pointer)
-        return context.get_dummy_value()
-
-    return types.void(row), generate
-
-
-def _called(kind: Any) -> str:
-    """What a value is to who wrote the function."""
-    if isinstance(kind, EventType | RecordType):
-        return str(kind.label)
-    if isinstance(kind, RowsType):
-        return "all rows of an each(...) at once: for row in rows: hg.delete(row)"
-    if isinstance(kind, types.Module):
-        return "a module"
-    return f"a value ({kind})"
-
-
-@overload(actions.delete, strict=False)
-def _delete(row: Any) -> Any:
-    if not isinstance(row, RecordType) or not any(field[6] for field in row.fields):
-        raise Refusal(f"{actions.DELETES}, not {_called(row)}{ALWAYS}")
-    if row.read_only:
-        raise Refusal(f"{row.label} was declared mode='read', so it cannot be deleted{ALWAYS}")
-    return lambda row: _bury(row)

@@ -7,7 +7,7 @@ from headgate.durability.copying import Copied, backup, restore
 from headgate.durability.examination import Report, verify
 from headgate.durability.floor import Hold
 from headgate.durability.reader import StoreReader
-from headgate.durability.receiver import Receiver
+from headgate.durability.receiving import Receiver
 from headgate.durability.recovery import require_fingerprint
 from headgate.durability.retention import Retention, Trimmed
 from headgate.durability.store import Durability, Store, check_durability

@@ -7,8 +7,10 @@ referred to, not copied.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +20,12 @@ from headgate.durability import format as layout
 from headgate.durability.commit import SLOT, Mark
 from headgate.durability.decoding import decoding
 from headgate.durability.frame import changes_in, meta_of, results_of
+from headgate.durability.lineage import Lineage
 from headgate.durability.replay import Replay, concatenated
 from headgate.durability.scan import Frame, LogReader
-from headgate.durability.snapshot import Block, Snapshot
+from headgate.durability.snapshot import Block, Snapshot, newest_snapshot, write_snapshot
 from headgate.errors import InvariantError
+from headgate.io import Disk
 
 Int64s = npt.NDArray[np.int64]
 
@@ -30,6 +34,33 @@ BLOCK_ROWS = 1 << 16
 _RUN_ROWS = 1 << 19
 # A file of which less than this share is still referred to is copied, so that it can go.
 _WORN_SHARE = 0.25
+
+
+def write_next(
+    disk: Disk,
+    path: str,
+    log: LogReader,
+    mark: Mark,
+    images: Mapping[str, Iterable[pa.RecordBatch]] | None,
+    lineage: Lineage,
+) -> None:
+    """Write the snapshot of a mark's epoch, unless there is nothing to add to the last one.
+
+    Without images it is made of the last snapshot and the log.
+    """
+    folder = os.path.join(path, layout.SNAPSHOT_FOLDER)
+    base = newest_snapshot(disk, folder)
+    try:
+        if mark.epoch in (0, base.epoch if base is not None else 0):
+            return  # the file may even be referred to already
+        recorded = recorded_results(log, base, mark)
+        tables: Mapping[str, Iterable[Any]] = (
+            images_from_log(log, base, mark) if images is None else images
+        )
+        write_snapshot(disk, folder, mark, tables, recorded, lineage)
+    finally:
+        if base is not None:
+            base.close()
 
 
 class Changes:

@@ -18,9 +18,8 @@ from headgate.durability import format as layout
 from headgate.durability.commit import Commit, Inlet, Mark, Recovered
 from headgate.durability.format import Position
 from headgate.durability.frame import changes_in, commit_of, inlets_of, meta_of
-from headgate.durability.gathering import Gathering
 from headgate.durability.head import Published
-from headgate.durability.receiver import Receiver
+from headgate.durability.receiving import Receiver, ShortChanges
 from headgate.durability.replay import Replay
 from headgate.durability.scan import Frame, LogReader, Tail, Torn, read_buffer
 from headgate.durability.snapshot import Snapshot, snapshot_epochs
@@ -63,7 +62,7 @@ class Rebuilt:
         self.sources: dict[str, tuple[int, int]] = {}
         self.inlets: dict[str, Inlet] = {}
         self.slots: dict[str, int] = {}
-        self._gatherings: dict[str, Gathering] = {}
+        self._gatherings: dict[str, ShortChanges] = {}
         self.pending: list[Commit] = []
         self._before_input: Mark | None = None
         self.bytes = self.epochs = 0
@@ -111,12 +110,12 @@ class Rebuilt:
         self.bytes += layout.RECORD_BYTES + frame.header.payload_length
         self.epochs += 1
 
-    def _gathering(self, table: str) -> Gathering:
+    def _gathering(self, table: str) -> ShortChanges:
         found = self._gatherings.get(table)
         if found is None:
             given = None if self._receiver is None else self._receiver.place(table)
             place = _Image() if given is None else given
-            found = self._gatherings[table] = Gathering(place)
+            found = self._gatherings[table] = ShortChanges(place)
             place.reserve(self.slots.get(table, 0))
         return found
 

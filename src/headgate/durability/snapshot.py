@@ -22,7 +22,7 @@ from headgate.durability.decoding import batch_of, check_counts, checked_image, 
 from headgate.durability.format import Position
 from headgate.durability.frame import EncodeBuffer, batches_of, inlet_meta, pieces_of
 from headgate.durability.lineage import UNKNOWN, Lineage
-from headgate.durability.receiver import Place
+from headgate.durability.receiving import RowPlace
 from headgate.durability.scan import read_buffer
 from headgate.errors import DamageError
 from headgate.io import Disk, File
@@ -246,7 +246,7 @@ class Snapshot:
         with decoding(self._file.path, block[0]):
             return checked_image(table, batch, self._footer["tables"][table]["slots"])
 
-    def read_into(self, table: str, place: Place) -> None:
+    def read_into(self, table: str, place: RowPlace) -> None:
         """Hand all of a table's rows to a place, of a long table by several threads."""
         blocks = self._footer["tables"][table]["blocks"]
         ahead = _Ahead(self, blocks)
@@ -259,7 +259,7 @@ class Snapshot:
             for done in [pool.submit(self._hand_over, *shared) for _ in range(threads)]:
                 done.result()
 
-    def _hand_over(self, table: str, ahead: _Ahead, place: Place) -> None:
+    def _hand_over(self, table: str, ahead: _Ahead, place: RowPlace) -> None:
         memory = EncodeBuffer()
         while (block := ahead.next()) is not None:
             batch = self._image(table, block, memory)

@@ -23,28 +23,23 @@ from typing import Any, Literal, NoReturn, get_args
 import pyarrow as pa
 
 from headgate.durability import format as layout
-from headgate.durability.commit import Commit, Mark, Recovered
-from headgate.durability.compaction import images_from_log, recorded_results
-from headgate.durability.floor import read_floor, write_floor
+from headgate.durability.commit import Commit, Mark, Recovered, check_images, mark_at, next_mark
+from headgate.durability.compaction import write_next
+from headgate.durability.folder import check_folder, prepare_folder, sound_floor
 from headgate.durability.head import Head, read_head
 from headgate.durability.lineage import (
     UNKNOWN,
     Lineage,
-    check_lineage,
-    is_left_alone,
-    no_manifest,
 )
 from headgate.durability.log import SEGMENT_BYTES, LogWriter
-from headgate.durability.manifest import cut_at, read_lineage, read_manifest, write_manifest
-from headgate.durability.mark import check_images, mark_at, next_mark
-from headgate.durability.receiver import Nowhere, Receiver
+from headgate.durability.manifest import write_manifest
+from headgate.durability.receiving import Receiver
 from headgate.durability.recorded import read_results
 from headgate.durability.recovery import Outcome, recover_store
-from headgate.durability.retention import Retention, Trimmed, Trimmer, is_due, rebuilt_floor
+from headgate.durability.retention import Retention, Trimmed, Trimmer, is_due
 from headgate.durability.scan import LogReader
-from headgate.durability.snapshot import newest_snapshot, snapshot_epochs, write_snapshot
+from headgate.durability.snapshot import snapshot_epochs
 from headgate.errors import (
-    DamageError,
     HeadgateError,
     InputError,
     InvariantError,
@@ -141,12 +136,12 @@ class Store:
         folder = local_folder(path)
         lock: Lock | None = None
         try:
-            _check_folder(disk, folder)
+            check_folder(disk, folder)
             make_folders(disk, folder)
             lock = disk.lock(os.path.join(folder, layout.LOCK_NAME))
             options = (segment_bytes, durability, group_delay_us, retain)
             store = cls(folder, disk, clock, lock, *options)
-            store._prepare()
+            store.manifest, store.lineage = prepare_folder(disk, folder)
             return store
         except BaseException as error:
             if lock is not None:
@@ -162,49 +157,6 @@ class Store:
 
     def _inside(self, name: str) -> str:
         return os.path.join(self.path, name)
-
-    def _prepare(self) -> None:
-        """Make what is missing of a new store, and clear away what was never finished."""
-        manifest = self._inside(layout.MANIFEST_NAME)
-        # A manifest of a newer format is refused before anything is touched.
-        is_new = not self._disk.exists(manifest)
-        if not is_new:
-            self.manifest = read_manifest(self._disk, manifest)
-            self.lineage = read_lineage(self._disk, manifest)
-            check_lineage(self._disk, self.path, self.lineage)
-        elif is_left_alone(self._disk, self.path):
-            raise no_manifest(self.path)
-        names = (layout.LOG_FOLDER, layout.SNAPSHOT_FOLDER, layout.LEASE_FOLDER)
-        folders = [self._inside(name) for name in names]
-        for folder in folders:
-            make_folders(self._disk, folder)
-        for folder in [self.path, *folders]:
-            self._remove_unfinished(folder)
-        if is_new:
-            head = self._inside(layout.HEAD_NAME)
-            self.lineage = Lineage.new(self._disk)
-            Head.begin(self._disk, head, layout.BEGINNING, self.lineage).close()
-            write_manifest(self._disk, manifest, {}, self.lineage)
-        self._settle_declarations()
-        # A process that was killed may have left names that no one has synced yet.
-        for folder in [self.path, *folders]:
-            self._disk.sync_folder(folder)
-
-    def _settle_declarations(self) -> None:
-        """Cut off declarations whose epoch never came to be, before another can take its number."""
-        since = self.manifest.get("since", 0)
-        newest = read_head(self._disk, self._inside(layout.HEAD_NAME))
-        if since == 0 or (newest is not None and newest.synced >= since):
-            return
-        found = recover_store(self._disk, self.path, newest, self._sound_floor(), Nowhere())
-        if found.mark.epoch < since:
-            self.manifest = cut_at(self.manifest, found.mark.epoch)
-            write_manifest(self._disk, self._inside(layout.MANIFEST_NAME), self.manifest)
-
-    def _remove_unfinished(self, folder: str) -> None:
-        for name in self._disk.list(folder):
-            if name.endswith(layout.UNFINISHED_SUFFIX):
-                self._disk.remove(os.path.join(folder, name))
 
     def write_manifest(self, manifest: Mapping[str, Any]) -> None:
         """Replace the declarations in one durable step."""
@@ -229,7 +181,7 @@ class Store:
     def _recover(self, receiver: Receiver | None) -> Outcome:
         head_path = self._inside(layout.HEAD_NAME)
         newest = read_head(self._disk, head_path)
-        floor = self._sound_floor()
+        floor = sound_floor(self._disk, self.path, self.lineage)
         outcome = recover_store(self._disk, self.path, newest, floor, receiver)
         position = outcome.mark.position
         self._prove_own()
@@ -249,15 +201,6 @@ class Store:
         if outcome.recovered.pending:
             self._input_epoch = position.epoch
         return outcome
-
-    def _sound_floor(self) -> int:
-        """The floor; rebuilt when its record is damaged, for the files themselves tell it."""
-        try:
-            return read_floor(self._disk, self.path)
-        except DamageError:
-            floor = rebuilt_floor(self._disk, self.path)
-            write_floor(self._disk, self.path, floor, self.lineage)
-            return floor
 
     def append(self, commit: Commit) -> int:
         """Write a commit to the log, not yet durable, and return the ticket to wait for."""
@@ -414,7 +357,7 @@ class Store:
                 )
             self._sync(mark.epoch)
             with self._doing(f"write the snapshot of epoch {mark.epoch}"):
-                self._write_snapshot(mark, images)
+                write_next(self._disk, self.path, self._reader, mark, images, self.lineage)
                 self._published().sync()
                 self._prove_own()
                 self._tidy()
@@ -426,27 +369,8 @@ class Store:
     def needs_images(self) -> bool:
         """Whether only the engine can make the next snapshot: epochs were logged as input."""
         with self._appending:
-            return self._input_epoch > max(self._snapshot_epochs(), default=0)
-
-    def _snapshot_epochs(self) -> list[int]:
-        return snapshot_epochs(self._disk, self._inside(layout.SNAPSHOT_FOLDER))
-
-    def _write_snapshot(
-        self, mark: Mark, images: Mapping[str, Iterable[pa.RecordBatch]] | None
-    ) -> None:
-        folder = self._inside(layout.SNAPSHOT_FOLDER)
-        base = newest_snapshot(self._disk, folder)
-        try:
-            if mark.epoch in (0, base.epoch if base is not None else 0):
-                return  # there is nothing to add: the file may even be referred to already
-            recorded = recorded_results(self._reader, base, mark)
-            tables: Mapping[str, Iterable[Any]] = (
-                images_from_log(self._reader, base, mark) if images is None else images
-            )
-            write_snapshot(self._disk, folder, mark, tables, recorded, self.lineage)
-        finally:
-            if base is not None:
-                base.close()
+            written = snapshot_epochs(self._disk, self._inside(layout.SNAPSHOT_FOLDER))
+            return self._input_epoch > max(written, default=0)
 
     def _tidy(self) -> None:
         """After a snapshot: give up what the policy does not keep."""
@@ -564,30 +488,6 @@ def check_durability(durability: str, group_delay_us: int = 0) -> None:
         raise InputError(f"durability {shown(durability)}: it is one of {', '.join(known)}")
     if group_delay_us < 0:
         raise InputError(f"group_delay_us is {group_delay_us}: it cannot be below 0")
-
-
-def _check_folder(disk: Disk, folder: str) -> None:
-    """Refuse to make a store in a folder that holds something else."""
-    if not disk.exists(folder):
-        return
-    try:
-        names = set(disk.list(folder))
-    except NotADirectoryError as error:
-        raise InputError(f"{folder} is a file, and a store is a folder") from error
-    known = {
-        layout.LOCK_NAME,
-        layout.HEAD_NAME,
-        layout.LOG_FOLDER,
-        layout.SNAPSHOT_FOLDER,
-        layout.LEASE_FOLDER,
-        layout.HEAD_NAME + layout.UNFINISHED_SUFFIX,
-        layout.MANIFEST_NAME + layout.UNFINISHED_SUFFIX,
-    }
-    if layout.MANIFEST_NAME not in names and names - known:
-        other = ", ".join(sorted(names - known)[:3])
-        raise InputError(
-            f"{folder} is not a store and not empty (it holds {other}): name a new folder"
-        )
 
 
 def _reason(error: BaseException) -> str:

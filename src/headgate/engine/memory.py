@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.durability import ALIVE, SLOT, Commit, Inlet, Recovered
-from headgate.durability.receiver import Forgotten
+from headgate.durability.receiving import Forgotten
 from headgate.engine.calls.remembered import TABLE as CALLS
 from headgate.engine.calls.remembered import Calls
 from headgate.query.replica import Replica

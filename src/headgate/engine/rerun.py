@@ -13,8 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headgate.compiling import canonical
-from headgate.compiling.cache import code_fingerprint
+from headgate.compiling.cache import code_fingerprint, signature_form
 from headgate.durability import Commit
 from headgate.engine.calls.remembered import DIGEST, KEY
 from headgate.engine.events import describe_carry, read_carry
@@ -46,7 +45,7 @@ def check_recovery(recovery: Any, changed_code: Any) -> None:
 def fingerprint_of(transactions: Iterable[Transaction]) -> str:
     """A digest of the transactions' code and declarations, whatever runs them."""
     signatures = [transaction.signature for transaction in transactions]
-    declared = tuple(canonical.of_signature(one) for one in signatures)
+    declared = tuple(signature_form(one) for one in signatures)
     mark = code_fingerprint(declared, tuple(one.function for one in signatures))
     if mark is None:
         raise DeclarationError(

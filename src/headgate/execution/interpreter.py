@@ -12,11 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.compiling.actions import DELETES, verdict, watched
-from headgate.compiling.exact import Exact
-from headgate.compiling.integers import Int64
-from headgate.compiling.output import Output
-from headgate.compiling.plain import plain_form
-from headgate.compiling.signature import Signature
+from headgate.compiling.plain import Exact, Int64, plain_form
+from headgate.compiling.signature import OutputColumns, Signature
 from headgate.execution.keeper import Keeper
 from headgate.state.integrity import constraints_on
 from headgate.state.layout import HEADER_EPOCH_SHIFT, Layout
@@ -243,7 +240,7 @@ class Interpreter:
             role = parameter.stands_for
             if role is None:
                 arguments.append(EventView(self.signature.event, work.columns, row, self.pool))
-            elif isinstance(role, Output):
+            elif isinstance(role, OutputColumns):
                 label = f"the output of {self.signature.name!r}"
                 record = work.out[position]
                 arguments.append(RecordView(record, work.out_layout, self.pool, label))

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from headgate.compiling.compiler import describe_error
+from headgate.compiling.refusals import describe_error
 from headgate.compiling.signature import Signature
 from headgate.errors import DeclarationError, InvariantError
 from headgate.execution.interpreter import Interpreter

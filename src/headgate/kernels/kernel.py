@@ -16,12 +16,9 @@ from numba.core.errors import NumbaError
 
 from headgate.compiling import cache
 from headgate.compiling.actions import decimal
-from headgate.compiling.compiler import (
-    compile_along,
-    is_user_function,
-    reason_of,
-    references,
-)
+from headgate.compiling.bytecode import is_user_function, references
+from headgate.compiling.compiler import compile_along
+from headgate.compiling.refusals import reason_of
 from headgate.compiling.signature import (
     Signature,
     column_places,

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headgate.compiling.output import Output
-from headgate.compiling.signature import Signature
+from headgate.compiling.signature import OutputColumns, Signature
 from headgate.kernels.constraint_source import ConstraintWriter
 from headgate.kernels.frame import FrameLayout
 from headgate.state.constraint import Reference
@@ -219,7 +218,7 @@ class SourceWriter:
             role = parameter.stands_for
             if role is None:
                 names.append(f"event_{number}(columns_{number}, e)")
-            elif isinstance(role, Output):
+            elif isinstance(role, OutputColumns):
                 names.append(f"output_{number}(out_{number}, i)")
             else:
                 place, access = next(accesses)

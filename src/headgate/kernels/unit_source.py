@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headgate.compiling.output import Output
+from headgate.compiling.signature import OutputColumns
 from headgate.compiling.slicing import Slice, Slicing, whole_slice
 from headgate.kernels import versions
 from headgate.kernels.exploration_source import EXPLORATIONS
@@ -233,7 +233,7 @@ class UnitWriter:
             role = parameter.stands_for
             if role is None:
                 names.append(f"event_{number}(columns_{number}, e)")
-            elif isinstance(role, Output):
+            elif isinstance(role, OutputColumns):
                 names.append(f"output_{number}(out_{number}, i)")
             else:
                 _, place, access = next(accesses)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
-from headgate.compiling.compiler import reason_of
+from headgate.compiling.refusals import reason_of
 from headgate.execution.program import Program
 from headgate.kernels.isolation_source import PROTOCOLS
 from headgate.kernels.kernel import (

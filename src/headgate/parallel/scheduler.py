@@ -15,7 +15,6 @@ from functools import cached_property
 
 import numpy as np
 
-from headgate.compiling.cache import cache_folder
 from headgate.errors import InputError
 from headgate.execution.program import Program
 from headgate.execution.run import Run, Work
@@ -32,6 +31,7 @@ from headgate.parallel.scheme import SERIAL, Scheme, make_scheme
 from headgate.parallel.scratch import Scratch
 from headgate.parallel.sections import cut, run_in_turn
 from headgate.parallel.units import UnitBatch, UnitCrew
+from headgate.state.compiled import cache_folder
 
 COST_SAMPLE_MIN = 64  # a batch of fewer transactions says little about the cost of one
 DECISIONS_KEPT = 100

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from headgate.testing.comparison import difference, results_difference
-from headgate.testing.disk import SimulatedClock, SimulatedCrash, SimulatedDisk, Survival
+from headgate.testing.disk import SimulatedClock, SimulatedCrash, SimulatedDisk
 from headgate.testing.history import History
 from headgate.testing.oracle import SerialOracle
+from headgate.testing.survival import Survival
 
 __all__ = [
     "History",

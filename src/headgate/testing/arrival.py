@@ -22,7 +22,7 @@ _SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 60480
 
 
 @dataclass(eq=False)  # two equal events are two events
-class Event:
+class ArrivingEvent:
     """One event on its way: what arrived, which transaction it runs, what became of it."""
 
     columns: Mapping[str, Any]  # as handed in
@@ -73,11 +73,11 @@ class Rules:
 
 
 @dataclass
-class Inlet:
+class WaitingEvents:
     """What a stream remembers between batches: its watermark and the events that wait for it."""
 
     watermark_us: int | None = None
-    held: list[Event] = field(default_factory=list)
+    held: list[ArrivingEvent] = field(default_factory=list)
 
 
 def make_rules(
@@ -106,7 +106,7 @@ def _microseconds(duration: str) -> int:
     return round(sum(float(amount) * _SECONDS[unit] for amount, unit in parts) * 1_000_000)
 
 
-def examine(rules: Rules, event: Event) -> None:
+def examine(rules: Rules, event: ArrivingEvent) -> None:
     """Route the event, read its order columns, and reject it if anything about it is malformed."""
     event.transaction = rules.routes.get(None)
     if rules.route_by is not None:
@@ -128,7 +128,7 @@ def examine(rules: Rules, event: Event) -> None:
         _examine_keys(event, access)
 
 
-def _value_or_reject(event: Event, column: Column, role: str) -> Any:
+def _value_or_reject(event: ArrivingEvent, column: Column, role: str) -> Any:
     value = event.columns.get(column.name)
     if has_null(value):
         event.reject(f"null {role}: {column.name}")
@@ -140,7 +140,7 @@ def _value_or_reject(event: Event, column: Column, role: str) -> Any:
         return None
 
 
-def _examine_keys(event: Event, access: Access) -> None:
+def _examine_keys(event: ArrivingEvent, access: Access) -> None:
     """Key columns must fit the table's, and arrays that together name keys have one length."""
     values = [event.columns[name] for name in access.columns]
     if access.form == "each" and len({len(value) for value in values}) > 1:
@@ -154,7 +154,7 @@ def _examine_keys(event: Event, access: Access) -> None:
                 event.reject(f"{how}: {name}")
 
 
-def _carried(rules: Rules, event: Event, name: str) -> Any:
+def _carried(rules: Rules, event: ArrivingEvent, name: str) -> Any:
     """A column as it came; one that a transaction declares in its type, or null."""
     value = event.columns.get(name)
     declared = [found.event[name] for found in rules.transactions if name in found.event]
@@ -166,12 +166,12 @@ def _carried(rules: Rules, event: Event, name: str) -> Any:
         return None
 
 
-def in_order(events: Sequence[Event]) -> list[Event]:
+def in_order(events: Sequence[ArrivingEvent]) -> list[ArrivingEvent]:
     """In the order of their order columns; Python's sort leaves ties as they arrived."""
-    return sorted(events, key=Event.place)
+    return sorted(events, key=ArrivingEvent.place)
 
 
-def result(rules: Rules, epoch: int, position: int, event: Event) -> dict[str, Any]:
+def result(rules: Rules, epoch: int, position: int, event: ArrivingEvent) -> dict[str, Any]:
     """One row of the results: what became of the event at this position."""
     found = {
         "epoch": epoch,

@@ -15,81 +15,36 @@ False
 from __future__ import annotations
 
 import copy
-import enum
 import errno
 import hashlib
 import os
 import random
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 
 from headgate.errors import LockedError
 from headgate.io import OpenMode, read_fully, write_fully
-
-SECTOR_BYTES = 512
+from headgate.testing.survival import (
+    FileContent,
+    FolderContent,
+    PendingWrite,
+    Survival,
+    paths_below,
+    put,
+    resize,
+    survivor,
+    with_all,
+)
 
 
 class SimulatedCrash(BaseException):
     """The simulated machine lost its power here; no `except Exception` may carry on."""
 
 
-class Survival(enum.Enum):
-    """What becomes of the writes and names that were not synced when the power went."""
-
-    DROP = "nothing unsynced survives"
-    KEEP = "everything survives"
-    TEAR = "everything survives, but only the beginning of the last write"
-    NAMES = "names survive, but no unsynced bytes"
-    RANDOM = "any sectors of any unsynced writes survive, and some of the latest names do not"
-
-
-@dataclass
-class _Write:
-    """An unsynced write, or, without data, an unsynced change of the size to `offset`."""
-
-    offset: int
-    data: bytes | None
-    number: int
-
-
-@dataclass
-class _Content:
-    """A file: what programs see, what is on the platter, and the writes in between."""
-
-    seen: bytearray = field(default_factory=bytearray)
-    durable: bytearray = field(default_factory=bytearray)
-    pending: list[_Write] = field(default_factory=list)
-
-
-@dataclass
-class _Folder:
-    """A folder: names as programs see them, as they are durable, and the changes in between."""
-
-    seen: dict[str, _Content | _Folder] = field(default_factory=dict)
-    durable: dict[str, _Content | _Folder] = field(default_factory=dict)
-    pending: list[dict[str, _Content | _Folder | None]] = field(default_factory=list)
-
-    def change(self, names: dict[str, _Content | _Folder | None]) -> None:
-        """Change names in one step, not yet durably; None removes one."""
-        _change(self.seen, names)
-        self.pending.append(names)
-
-
-def _change(
-    entries: dict[str, _Content | _Folder], names: dict[str, _Content | _Folder | None]
-) -> None:
-    for name, node in names.items():
-        if node is None:
-            entries.pop(name, None)
-        else:
-            entries[name] = node
-
-
 class SimulatedFile:
     """An open file of a simulated disk."""
 
-    def __init__(self, disk: SimulatedDisk, path: str, content: _Content) -> None:
+    def __init__(self, disk: SimulatedDisk, path: str, content: FileContent) -> None:
         self.path = path
         self._disk = disk
         self._content = content
@@ -118,8 +73,8 @@ class SimulatedFile:
 
     def truncate(self, size: int) -> None:
         with self._disk.call("truncate", self.path) as number:
-            _resize(self._content.seen, size)
-            self._content.pending.append(_Write(size, None, number))
+            resize(self._content.seen, size)
+            self._content.pending.append(PendingWrite(size, None, number))
 
     def sync(self) -> None:
         self._disk.sync(self.path, self._content)
@@ -179,10 +134,12 @@ class SimulatedDisk:
         self.tokens: int = 0
         self.crashed: bool = False
         self.trace: list[tuple[str, str]] = []
-        self._root = _Folder()
+        self._root = FolderContent()
         # Folders are never removed, so a path that led to one always does.
-        self._folders: dict[str, _Folder] = {}
-        self._locks: list[_Content | _Folder] = []  # what is locked, whatever its name is now
+        self._folders: dict[str, FolderContent] = {}
+        self._locks: list[
+            FileContent | FolderContent
+        ] = []  # what is locked, whatever its name is now
         self._guard = threading.RLock()
 
     # The protocol of headgate.io.Disk
@@ -192,7 +149,7 @@ class SimulatedDisk:
         self._check_power()
         folder, name = self._folder_of(path)
         node = folder.seen.get(name)
-        if isinstance(node, _Folder):
+        if isinstance(node, FolderContent):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         if mode == "new" and node is not None:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
@@ -202,14 +159,16 @@ class SimulatedDisk:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         return SimulatedFile(self, path, node)
 
-    def _create(self, path: str, folder: _Folder, name: str, node: _Content | None) -> _Content:
+    def _create(
+        self, path: str, folder: FolderContent, name: str, node: FileContent | None
+    ) -> FileContent:
         with self.call("create", path) as number:
             if node is None:
-                node = _Content()
+                node = FileContent()
                 folder.change({name: node})
             else:
                 node.seen.clear()
-                node.pending.append(_Write(0, None, number))
+                node.pending.append(PendingWrite(0, None, number))
         return node
 
     def exists(self, path: str) -> bool:
@@ -228,7 +187,7 @@ class SimulatedDisk:
         if name in folder.seen:
             return
         with self.call("make folder", path):
-            folder.change({name: _Folder()})
+            folder.change({name: FolderContent()})
 
     def rename(self, old: str, new: str) -> None:
         folder, old_name = self._folder_of(old)
@@ -272,11 +231,11 @@ class SimulatedDisk:
         self._locks.append(node)
         return SimulatedLock(lambda: self._is_locked(path, node), lambda: self._unlock(node))
 
-    def _is_locked(self, path: str, node: _Content) -> bool:
+    def _is_locked(self, path: str, node: FileContent) -> bool:
         self._check_power()
         return self.exists(path) and self._node(path) is node
 
-    def _unlock(self, node: _Content) -> None:
+    def _unlock(self, node: FileContent) -> None:
         self._locks = [locked for locked in self._locks if locked is not node]
 
     # What files call
@@ -286,7 +245,7 @@ class SimulatedDisk:
         with self._guard:
             return _Call(self, self._turn(what, path))
 
-    def write(self, path: str, content: _Content, offset: int, data: bytes) -> int:
+    def write(self, path: str, content: FileContent, offset: int, data: bytes) -> int:
         """Write some of the data, as much as there is room for, and say how much."""
         with self._guard:
             self._check_power()
@@ -295,12 +254,12 @@ class SimulatedDisk:
             data = data[: self._room(content, offset, len(data))]
             if short:
                 data = data[: len(data) // 2]
-            _put(content.seen, offset, data)
-            content.pending.append(_Write(offset, data, number))
+            put(content.seen, offset, data)
+            content.pending.append(PendingWrite(offset, data, number))
             self._crash_if(number)
             return len(data)
 
-    def sync(self, path: str, content: _Content) -> None:
+    def sync(self, path: str, content: FileContent) -> None:
         """Make a file's bytes and size durable, or lose them when this call is to fail."""
         with self._guard:
             lost = self.calls + 1 == self.fail_at
@@ -311,7 +270,7 @@ class SimulatedDisk:
                     content.pending.clear()
                 raise
             self._crash_if(number)
-            content.durable[:] = _with_all(content.durable, content.pending)
+            content.durable[:] = with_all(content.durable, content.pending)
             content.pending.clear()
 
     def count_read(self, path: str) -> None:
@@ -339,7 +298,7 @@ class SimulatedDisk:
             self.crashed = True
             raise SimulatedCrash(f"the power went at call {number}")
 
-    def _room(self, content: _Content, offset: int, length: int) -> int:
+    def _room(self, content: FileContent, offset: int, length: int) -> int:
         """How much of a write fits; no room at all is an error."""
         if self.capacity_bytes is None:
             return length
@@ -359,7 +318,7 @@ class SimulatedDisk:
         disk.name, disk.tokens = self.name, self.tokens
         with self._guard:
             last = max((w.number for c in self._contents(self._root) for w in c.pending), default=0)
-            disk._root = _survivor(self._root, survival, chance, last)
+            disk._root = survivor(self._root, survival, chance, last)
         return disk
 
     def after_kill(self) -> SimulatedDisk:
@@ -382,7 +341,7 @@ class SimulatedDisk:
     def paths(self) -> tuple[str, ...]:
         """The paths of all files."""
         with self._guard:
-            return tuple(sorted(_paths("", self._root)))
+            return tuple(sorted(paths_below("", self._root)))
 
     def content(self, path: str) -> bytes:
         """The bytes of a file as programs see them."""
@@ -396,37 +355,37 @@ class SimulatedDisk:
         node.durable[:] = content
         node.pending.clear()
 
-    def _file_at(self, path: str) -> _Content:
+    def _file_at(self, path: str) -> FileContent:
         node = self._node(path)
-        if not isinstance(node, _Content):
+        if not isinstance(node, FileContent):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         return node
 
-    def _node(self, path: str) -> _Content | _Folder | None:
+    def _node(self, path: str) -> FileContent | FolderContent | None:
         if path in ("/", ""):
             return self._root
         folder, name = self._folder_of(path)
         return folder.seen.get(name)
 
-    def _folder_of(self, path: str) -> tuple[_Folder, str]:
+    def _folder_of(self, path: str) -> tuple[FolderContent, str]:
         above, _, name = path.rpartition("/")
         return self._folder(above or "/"), name
 
-    def _folder(self, path: str) -> _Folder:
+    def _folder(self, path: str) -> FolderContent:
         known = self._folders.get(path)
         if known is not None:
             return known
         node = self._node(path)
         if node is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        if not isinstance(node, _Folder):
+        if not isinstance(node, FolderContent):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
         self._folders[path] = node
         return node
 
-    def _contents(self, folder: _Folder) -> Iterator[_Content]:
+    def _contents(self, folder: FolderContent) -> Iterator[FileContent]:
         for node in folder.seen.values():
-            if isinstance(node, _Folder):
+            if isinstance(node, FolderContent):
                 yield from self._contents(node)
             else:
                 yield node
@@ -452,96 +411,3 @@ class SimulatedClock:
     def advance(self, seconds: float) -> None:
         """Let time pass."""
         self._now_us += int(seconds * 1e6)
-
-
-def _resize(data: bytearray, size: int) -> None:
-    if size < len(data):
-        del data[size:]
-    else:
-        data.extend(bytes(size - len(data)))
-
-
-def _put(data: bytearray, offset: int, piece: bytes) -> None:
-    if offset > len(data):
-        _resize(data, offset)
-    data[offset : offset + len(piece)] = piece
-
-
-def _with_all(durable: bytearray, pending: list[_Write]) -> bytearray:
-    result = bytearray(durable)
-    for write in pending:
-        _apply(result, write.offset, write.data)
-    return result
-
-
-def _apply(data: bytearray, offset: int, piece: bytes | None) -> None:
-    if piece is None:
-        _resize(data, offset)
-    else:
-        _put(data, offset, piece)
-
-
-def _survivor(folder: _Folder, survival: Survival, chance: random.Random, last: int) -> _Folder:
-    """The folder as it is after the crash."""
-    entries = dict(folder.durable)
-    for names in folder.pending[: _surviving_names(len(folder.pending), survival, chance)]:
-        _change(entries, names)
-    after = _Folder()
-    for name in sorted(entries):
-        node = entries[name]
-        if isinstance(node, _Folder):
-            after.seen[name] = _survivor(node, survival, chance, last)
-        else:
-            data = _surviving_bytes(node, survival, chance, last)
-            after.seen[name] = _Content(data, bytearray(data))
-    after.durable = dict(after.seen)
-    return after
-
-
-def _surviving_names(count: int, survival: Survival, chance: random.Random) -> int:
-    """How many of the changes of names survive; a journal keeps their order."""
-    if survival is Survival.DROP:
-        return 0
-    return chance.randint(0, count) if survival is Survival.RANDOM else count
-
-
-def _surviving_bytes(
-    content: _Content, survival: Survival, chance: random.Random, last: int
-) -> bytearray:
-    data = bytearray(content.durable)
-    if survival in (Survival.DROP, Survival.NAMES):
-        return data
-    for write in content.pending:
-        if survival is Survival.RANDOM:
-            _apply_some(data, write, chance)
-        elif survival is Survival.TEAR and write.number == last and write.data is not None:
-            _put(data, write.offset, write.data[: chance.randint(0, len(write.data))])
-        else:
-            _apply(data, write.offset, write.data)
-    return data
-
-
-def _apply_some(data: bytearray, write: _Write, chance: random.Random) -> None:
-    """Let any of a write's sectors survive, perhaps also the new size without the bytes."""
-    if write.data is None:
-        if chance.random() < 0.5:
-            _resize(data, write.offset)
-        return
-    likely = chance.choice((0.0, 0.5, 0.9, 1.0))
-    end = write.offset + len(write.data)
-    place = write.offset
-    while place < end:
-        sector_end = min(end, place - place % SECTOR_BYTES + SECTOR_BYTES)
-        if chance.random() < likely:
-            _put(data, place, write.data[place - write.offset : sector_end - write.offset])
-        place = sector_end
-    if chance.random() < 0.3 and len(data) < end:
-        _resize(data, end)
-
-
-def _paths(prefix: str, folder: _Folder) -> Iterator[str]:
-    for name, node in folder.seen.items():
-        if isinstance(node, _Folder):
-            yield from _paths(f"{prefix}/{name}", node)
-        else:
-            yield f"{prefix}/{name}"

@@ -25,13 +25,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headgate.compiling.actions import Abort, watched
-from headgate.compiling.output import Output
-from headgate.compiling.signature import Signature
+from headgate.compiling.signature import OutputColumns, Signature
 from headgate.state.table import Access, Table
-from headgate.testing.arrival import Event, Inlet, Rules, examine, in_order, make_rules, result
+from headgate.testing.arrival import (
+    ArrivingEvent,
+    Rules,
+    WaitingEvents,
+    examine,
+    in_order,
+    make_rules,
+    result,
+)
 from headgate.testing.body import body
-from headgate.testing.promises import broken_promise
-from headgate.testing.records import Record, View
+from headgate.testing.records import Record, View, broken_promise
 from headgate.testing.scalars import EXACT, arrived, blank, default, shown
 
 if TYPE_CHECKING:
@@ -58,7 +64,7 @@ class SerialOracle:
         }
         self.rows: dict[str, dict[Key, Record]] = {name: {} for name in self.declared}
         self.loaded: set[str] = set()  # the tables that were ever loaded
-        self.inlets: dict[str, Inlet] = {}
+        self.inlets: dict[str, WaitingEvents] = {}
         self.epoch: int = 0
 
     # --- what a user calls ------------------------------------------------------------------------
@@ -115,7 +121,7 @@ class SerialOracle:
         size = batch_size or max(1, len(events))
         results = []
         for first in range(0, len(events), size):
-            batch = [Event(columns) for columns in events[first : first + size]]
+            batch = [ArrivingEvent(columns) for columns in events[first : first + size]]
             results += self._batch(rules, batch)
         return results
 
@@ -150,7 +156,7 @@ class SerialOracle:
 
     # --- a batch ----------------------------------------------------------------------------------
 
-    def _batch(self, rules: Rules, arriving: list[Event]) -> list[dict[str, Any]]:
+    def _batch(self, rules: Rules, arriving: list[ArrivingEvent]) -> list[dict[str, Any]]:
         for event in arriving:
             examine(rules, event)
         if rules.delay_us is None:
@@ -159,9 +165,9 @@ class SerialOracle:
         return self._watermarked_batch(rules, rules.delay_us, arriving)
 
     def _watermarked_batch(
-        self, rules: Rules, delay_us: int, arriving: list[Event]
+        self, rules: Rules, delay_us: int, arriving: list[ArrivingEvent]
     ) -> list[dict[str, Any]]:
-        inlet = self.inlets.setdefault(rules.name, Inlet())
+        inlet = self.inlets.setdefault(rules.name, WaitingEvents())
         before = inlet.watermark_us
         sound = [event for event in arriving if not event.outcome]
         late = [e for e in sound if before is not None and e.time(rules.order_by) < before]
@@ -183,7 +189,7 @@ class SerialOracle:
         return self._finish(rules, running, [e for e in arriving if e.outcome])
 
     def _finish(
-        self, rules: Rules, running: list[Event], aside: list[Event]
+        self, rules: Rules, running: list[ArrivingEvent], aside: list[ArrivingEvent]
     ) -> list[dict[str, Any]]:
         """Run the events one after another; one epoch; those aside come last in the results."""
         for event in running:
@@ -194,7 +200,7 @@ class SerialOracle:
 
     # --- one transaction --------------------------------------------------------------------------
 
-    def _execute(self, event: Event) -> None:
+    def _execute(self, event: ArrivingEvent) -> None:
         """Run one event on copies of its rows, and put the copies in place when it commits."""
         copies: dict[tuple[str, Key], Record] = {}
         event.reason = self._attempt(event, copies)
@@ -208,7 +214,7 @@ class SerialOracle:
             else:
                 self.rows[name].pop(key, None)
 
-    def _attempt(self, event: Event, copies: dict[tuple[str, Key], Record]) -> str | None:
+    def _attempt(self, event: ArrivingEvent, copies: dict[tuple[str, Key], Record]) -> str | None:
         """Run the function over the copies; returns why it must not commit, or None."""
         if event.transaction is None:
             raise ValueError("an event without a transaction cannot run")
@@ -300,7 +306,7 @@ def _shown_rows(found: Record | list[Record]) -> Any:
 
 def _arguments(
     signature: Signature,
-    event: Event,
+    event: ArrivingEvent,
     values: Mapping[str, Any],
     rows: Sequence[Sequence[Record]],
 ) -> list[Any]:
@@ -312,7 +318,7 @@ def _arguments(
         if isinstance(role, Access):
             views = [View(record, role.table.key, role.read_only) for record in next(remaining)]
             arguments.append(views[0] if role.form == "at" else tuple(views))
-        elif isinstance(role, Output):
+        elif isinstance(role, OutputColumns):
             zeros = {column.name: blank(column.type) for column in role.schema}
             event.output = Record(role.schema, zeros)
             arguments.append(View(event.output, (), read_only=False))

@@ -19,7 +19,8 @@ from headgate.io import (
     replace_file,
     write_fully,
 )
-from headgate.testing.disk import SimulatedClock, SimulatedCrash, SimulatedDisk, Survival
+from headgate.testing.disk import SimulatedClock, SimulatedCrash, SimulatedDisk
+from headgate.testing.survival import Survival
 from tests.unit.durability.conftest import Place
 
 NAMES = st.sampled_from(["a", "b", "c"])

@@ -10,7 +10,8 @@ import pytest
 
 from headgate.durability import Commit, Durability, Store, StoreReader
 from headgate.errors import InputError, StoreError
-from headgate.testing.disk import SimulatedClock, SimulatedDisk, Survival
+from headgate.testing.disk import SimulatedClock, SimulatedDisk
+from headgate.testing.survival import Survival
 
 PATH = "/bank"
 TABLES = {"tables": {"t": {}}}

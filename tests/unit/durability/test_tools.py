@@ -24,7 +24,8 @@ from headgate.durability import format as layout
 from headgate.durability.scan import Tail
 from headgate.errors import DamageError, InputError, StoreError
 from headgate.io import RealDisk
-from headgate.testing.disk import SimulatedClock, SimulatedCrash, SimulatedDisk, Survival
+from headgate.testing.disk import SimulatedClock, SimulatedCrash, SimulatedDisk
+from headgate.testing.survival import Survival
 from tests.unit.durability.conftest import Place
 
 TABLES = {"tables": {"t": {}}}

@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 
 import headgate as hg
-from headgate.compiling import canonical
-from headgate.compiling.cache import code_fingerprint
-from headgate.compiling.output import Output
-from headgate.compiling.signature import Parameter, Signature
+from headgate.compiling.cache import code_fingerprint, signature_form
+from headgate.compiling.signature import OutputColumns, Parameter, Signature
 from headgate.engine.rerun import fingerprint_of
 from headgate.state.schema import Column, ColumnType, Schema
 from headgate.state.table import Access, Table
@@ -86,7 +84,7 @@ FORM = (
 
 def test_a_declaration_has_this_form_and_no_other() -> None:
     """Stores of weak recovery hold its digest: with another, they ask for changed_code='accept'."""
-    assert canonical.of_signature(pay.signature) == FORM
+    assert signature_form(pay.signature) == FORM
     assert code_fingerprint(FORM) == "51d60a8c7ce0e39dae268c2cda9c8e34"
 
 
@@ -103,7 +101,18 @@ def test_how_things_are_shown_and_where_ours_stand_make_no_difference(
     def fail(self: Any) -> str:
         raise AssertionError("it is shown")
 
-    kinds = (Table, Schema, Column, ColumnType, Access, Parameter, Signature, Output, Fee, Odd)
+    kinds = (
+        Table,
+        Schema,
+        Column,
+        ColumnType,
+        Access,
+        Parameter,
+        Signature,
+        OutputColumns,
+        Fee,
+        Odd,
+    )
     for kind in kinds:
         monkeypatch.setattr(kind, "__repr__", fail)
     monkeypatch.setattr(hg, "__version__", "99", raising=False)

@@ -12,6 +12,7 @@ import pytest
 
 import headgate
 from headgate.compiling import cache
+from headgate.state.compiled import cache_folder
 
 # --- real processes -------------------------------------------------------------------------------
 
@@ -188,10 +189,10 @@ def test_what_cannot_be_fingerprinted_is_not_cached() -> None:
 
 def test_the_folder_is_the_chosen_one_or_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADGATE_CACHE", "/chosen")
-    assert cache.cache_folder() == Path("/chosen")
+    assert cache_folder() == Path("/chosen")
     monkeypatch.delenv("HEADGATE_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", "/users/cache")
-    assert cache.cache_folder() == Path("/users/cache/headgate")
+    assert cache_folder() == Path("/users/cache/headgate")
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/somewhere")
-    assert cache.cache_folder() == Path("/somewhere/.cache/headgate")
+    assert cache_folder() == Path("/somewhere/.cache/headgate")

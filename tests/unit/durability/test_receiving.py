@@ -10,9 +10,8 @@ import pyarrow as pa
 import pytest
 
 import headgate as hg
-from headgate.durability import ALIVE, SLOT, Commit, Store
-from headgate.durability import gathering as gathering_module
-from headgate.durability.gathering import SHORT_ROWS, Gathering
+from headgate.durability import ALIVE, SLOT, Commit, Store, receiving
+from headgate.durability.receiving import SHORT_ROWS, ShortChanges
 from headgate.durability.scan import LogReader
 from headgate.engine.memory import Restoring
 from headgate.errors import DamageError
@@ -60,7 +59,7 @@ def test_a_reopened_store_has_the_rows_that_were_written(
     tmp_path: Path, seed: int, gathered_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows, epoch = write(tmp_path / "store", seed)
-    monkeypatch.setattr(gathering_module, "_GATHERED_BYTES", gathered_bytes)
+    monkeypatch.setattr(receiving, "_GATHERED_BYTES", gathered_bytes)
     with hg.open(str(tmp_path / "store"), tables=[things], transactions=[put, drop]) as engine:
         found = engine.sql("select id, name, weight from things").rows()
         assert {one: (name, weight) for one, name, weight in found} == rows
@@ -78,7 +77,7 @@ def test_rows_keep_their_own_epochs_and_free_slots_are_free(tmp_path: Path) -> N
         restoring = Restoring({"things": rows}, Storages({"things": Storage("things")}))
         with pytest.MonkeyPatch.context() as patch:
             if not together:
-                patch.setattr(Gathering, "_apply_together", lambda *_: False)
+                patch.setattr(ShortChanges, "_apply_together", lambda *_: False)
             store = Store.open(str(tmp_path / "store"))
             store.recover(restoring)
             store.close()
