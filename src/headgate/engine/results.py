@@ -322,7 +322,7 @@ class Result(Mapping[str, Any]):
     >>> Result({"outcome": "aborted", "reason": "closed"}).reason
     'closed'
 
-    A column goes before a method of its name; `keys` and `committed` are no columns of an output.
+    A column goes before a method of its name; no output has columns `"keys"` and `"committed"`.
 
     >>> Result({"outcome": "committed", "items": 3}).items
     3

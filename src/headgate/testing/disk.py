@@ -172,6 +172,7 @@ class SimulatedDisk:
         return node
 
     def exists(self, path: str) -> bool:
+        """Whether there is such a file or folder."""
         self._check_power()
         try:
             return self._node(path) is not None
@@ -179,10 +180,12 @@ class SimulatedDisk:
             return False
 
     def list(self, folder: str) -> list[str]:
+        """The names in a folder, sorted."""
         self._check_power()
         return sorted(self._folder(folder).seen)
 
     def make_folder(self, path: str) -> None:
+        """Make a folder; one that is there stays."""
         folder, name = self._folder_of(path)
         if name in folder.seen:
             return
@@ -190,6 +193,7 @@ class SimulatedDisk:
             folder.change({name: FolderContent()})
 
     def rename(self, old: str, new: str) -> None:
+        """Give a file another name in its folder, in the place of what had it."""
         folder, old_name = self._folder_of(old)
         target, new_name = self._folder_of(new)
         if target is not folder:
@@ -201,6 +205,7 @@ class SimulatedDisk:
             folder.change({old_name: None, new_name: node})
 
     def remove(self, path: str) -> None:
+        """Remove a file."""
         folder, name = self._folder_of(path)
         if name not in folder.seen:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
@@ -208,6 +213,7 @@ class SimulatedDisk:
             folder.change({name: None})
 
     def sync_folder(self, path: str) -> None:
+        """From now on the names in this folder survive a loss of power."""
         folder = self._folder(path)
         with self._guard:
             number = self._turn("sync folder", path)
@@ -222,6 +228,7 @@ class SimulatedDisk:
         return int.from_bytes(digest, "little") | 1
 
     def lock(self, path: str) -> SimulatedLock:
+        """Hold a lock file, or raise LockedError when somebody does."""
         self._check_power()
         if not self.exists(path):
             self.open(path, "create")
@@ -399,13 +406,16 @@ class SimulatedClock:
         self._step_us = step_us
 
     def time_us(self) -> int:
+        """Microseconds since 1970-01-01 UTC, one step after the last time."""
         self._now_us += self._step_us
         return self._now_us
 
     def monotonic(self) -> float:
+        """Seconds that only ever grow."""
         return self.time_us() / 1e6
 
     def busy(self) -> float:
+        """Seconds of work: here all time is."""
         return self.monotonic()
 
     def advance(self, seconds: float) -> None:

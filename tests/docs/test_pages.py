@@ -1,0 +1,130 @@
+"""The pages as programs: every Python block runs, in order, and every command and file exists.
+
+Each page is a program of its own, run in a folder of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+import headgate
+from headgate.cli.commands import app
+from tests.docs.blocks import Block, blocks_of
+from tests.docs.pages import PAGES, ROOT, name_of
+
+# The blocks start Spark as a user would; a small and quiet one is the environment's business.
+SPARK = (
+    "--master local[2] --driver-memory 1g --conf spark.ui.enabled=false "
+    "--conf spark.ui.showConsoleProgress=false --conf spark.sql.shuffle.partitions=2 "
+    "--conf spark.driver.host=127.0.0.1 --conf spark.driver.bindAddress=127.0.0.1 "
+    "--conf spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 pyspark-shell"
+)
+LANGUAGES = {"python", "sh", "text"}
+
+
+def programs(page: Path) -> list[Block]:
+    return [block for block in blocks_of(page.read_text()) if block.language == "python"]
+
+
+BLOCKS = [(page, block) for page in PAGES for block in programs(page)]
+
+
+def run_page(page: Path, folder: Path) -> dict[int, str | None]:
+    """The error of every block by its line, after one run of the whole page."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
+    sources = Path(headgate.__path__[0]).parent
+    paths = os.pathsep.join([str(sources), str(ROOT)])
+    finished = subprocess.run(
+        [sys.executable, "-m", "tests.docs.page_program", str(page)],
+        cwd=folder,
+        env={**kept, "PYTHONPATH": paths, "PYSPARK_SUBMIT_ARGS": SPARK},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = [line for line in finished.stdout.splitlines() if line.startswith('{"line"')]
+    found = {entry["line"]: entry["error"] for entry in map(json.loads, lines)}
+    missing = f"the program ended before this block:\n{finished.stderr[-3000:]}"
+    return {block.line: found.get(block.line, missing) for block in programs(page)}
+
+
+@pytest.fixture(scope="module")
+def errors(tmp_path_factory: pytest.TempPathFactory) -> object:
+    """The errors of a page; it runs when first asked for."""
+    return cache(lambda page: run_page(page, tmp_path_factory.mktemp(page.stem)))
+
+
+def block_name(value: object) -> str:
+    return f"line {value.line}" if isinstance(value, Block) else name_of(value)  # type: ignore
+
+
+@pytest.mark.parametrize(("page", "block"), BLOCKS, ids=block_name)
+def test_a_python_block_runs(page: Path, block: Block, errors) -> None:  # type: ignore
+    assert errors(page)[block.line] is None, errors(page)[block.line]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_block_says_what_it_is(page: Path) -> None:
+    assert {block.language for block in blocks_of(page.read_text())} <= LANGUAGES
+
+
+def test_there_are_programs_to_run() -> None:
+    assert len(BLOCKS) > 20 and len({page for page, _ in BLOCKS}) >= 10
+
+
+def test_a_block_that_fails_and_a_test_that_fails_are_noticed(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```python\nx = 1\n```\n\n```python\nassert x == 2\n```\n")
+    found = run_page(page, tmp_path)
+    assert found[1] is None and "AssertionError" in str(found[5])
+    page.write_text("```python\ndef test_it():\n    assert 1 == 2\n```\n")
+    assert "1 failed" in str(run_page(page, tmp_path)[1])
+
+
+# ---------------------------------------------------------------- commands and files
+
+
+def commands() -> list[tuple[str, list[str]]]:
+    """Every command in the shell blocks and in the text, with the line it stands in."""
+    found = []
+    for page in PAGES:
+        for block in blocks_of(page.read_text()):
+            if block.language == "sh":
+                for number, line in enumerate(block.text.splitlines(), start=block.line + 1):
+                    found.append((f"{name_of(page)}:{number}", shlex.split(line, comments=True)))
+        for number, line in enumerate(page.read_text().splitlines(), start=1):
+            for command in re.findall(r"`((?:\./run|headgate) [^`]*)`", line):
+                found.append((f"{name_of(page)}:{number}", shlex.split(command)))
+    return [(place, words) for place, words in found if words]
+
+
+@pytest.mark.parametrize(("place", "words"), commands(), ids=lambda value: str(value)[:50])
+def test_a_named_command_exists(place: str, words: list[str]) -> None:
+    assert all((ROOT / word).exists() for word in words if word.startswith(("tests/", "apps/")))
+    if words[0] == "./run":
+        known = set(re.findall(r"^    ([\w| -]+)\)", (ROOT / "run").read_text(), re.MULTILINE))
+        assert words[1] in {word.strip() for group in known for word in group.split("|")}
+        words = words[1:] if words[1] in ("headgate", "demo") else []
+    if words[:1] == ["headgate"]:
+        words = words[1:]
+    if words and words[0] in get_command(app).commands:  # type: ignore[attr-defined]
+        _check_options(words)
+        return
+    assert not words or words[0] == "--version", f"{place}: no command {words}"
+
+
+def _check_options(words: list[str]) -> None:
+    command = get_command(app).commands[words[0]]  # type: ignore[attr-defined]
+    known = {option for parameter in command.params for option in parameter.opts}
+    asked = {word for word in words if word.startswith("--") and word != "--help"}
+    assert asked <= known
