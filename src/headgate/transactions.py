@@ -65,14 +65,17 @@ class Transaction(Generic[P, R]):
 
     @property
     def name(self) -> str:
+        """The name under which results and addresses know it."""
         return self.signature.name
 
     @property
     def event(self) -> Schema:
+        """The columns of its events."""
         return self.signature.event
 
     @property
     def output(self) -> Schema | None:
+        """The columns it adds to its results, if any."""
         return self.signature.output
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -358,6 +358,7 @@ class Result(Mapping[str, Any]):
 
     @property
     def committed(self) -> bool:
+        """Whether the event took effect; `reason` says why not."""
         return bool(self._columns["outcome"] == OUTCOMES[COMMITTED])
 
     def __repr__(self) -> str:

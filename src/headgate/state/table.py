@@ -107,6 +107,7 @@ class Table:
 
     @property
     def key_columns(self) -> tuple[Column, ...]:
+        """The columns of the key, in its order."""
         return tuple(self.schema[name] for name in self.key)
 
     def at(

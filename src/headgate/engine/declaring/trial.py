@@ -56,6 +56,7 @@ class Trial:
 
     @property
     def name(self) -> str:
+        """The migration's name."""
         return self.migration.name
 
     def __str__(self) -> str:
