@@ -13,7 +13,7 @@ import pytest
 
 import headgate
 import headgate.testing
-from docs.site import given_module
+from docs.website import given_module
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 ENTRY_POINTS = {"headgate.cli.__main__"}

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import headgate
-from docs.site import PAGES as SITE_PAGES
+from docs.website import PAGES as SITE_PAGES
 from tests.docs.blocks import FENCE
 from tests.docs.pages import OTHERS, PAGES, ROOT, name_of
 

@@ -10,7 +10,7 @@ import pytest
 
 import headgate
 import headgate.testing
-from docs.site import AFTER, MODULES, PAGES, build
+from docs.website import AFTER, MODULES, PAGES, build
 
 
 class Page(HTMLParser):

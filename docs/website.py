@@ -1,6 +1,6 @@
 """The site: the documents and the API reference, built by pdoc from Markdown and docstrings.
 
-usage: site.py [FOLDER]      writes HTML that needs no server and no network; `./run docs` does it
+usage: website.py [FOLDER]      writes HTML that needs no server and no network (`./run docs`)
 
 Each document becomes a module whose docstring is its text, so that one generator makes one
 navigation and one search over all of them. Invariant: a link that holds in the repository holds in
