@@ -82,7 +82,19 @@ DELETES = "hg.delete takes a row, as table.at(...) or one of table.each(...) giv
 
 
 def delete(row: Row) -> None:
-    """Remove a row; it counts as missing for every transaction after this one."""
+    """Remove a row; it counts as missing for every transaction after this one.
+
+    >>> import headgate as hg
+    >>> seats = hg.Table("seats", "id bigint", key="id")
+    >>> @hg.transaction(event="seat bigint", compiled=False)
+    ... def close(event, seat=seats.at("seat")):
+    ...     hg.delete(seat)
+    >>> with hg.open(None, tables=[seats], transactions=[close]) as engine:
+    ...     engine.load(seats, [{"id": 1}])
+    ...     [engine.call(close, seat=1).reason for _ in range(2)]
+    1
+    [None, 'missing key: seats']
+    """
     remove = getattr(type(row), "__headgate_delete__", None)
     if remove is None:
         raise TypeError(f"{DELETES}, not a {type(row).__name__}")

@@ -45,6 +45,9 @@ class Retention:
     256 rows apart, and trims after each. So the last n can always be read, and of those before
     them what two such distances hold and what came while the newest snapshot was written: with
     `epochs=10` and few rows, about 64 in all.
+
+    >>> Retention(epochs=1000)
+    Retention(snapshots=2, epochs=1000, age_us=None)
     """
 
     snapshots: int = SNAPSHOTS_KEPT

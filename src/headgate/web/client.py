@@ -43,7 +43,14 @@ Types = dict[str, ColumnType]  # of columns, by name
 
 
 def connect(url: str, token: str | None = None, *, timeout_seconds: float = 60.0) -> Client:
-    """A client of the server at this address; nothing is sent before the first question."""
+    """A client of the server at this address; nothing is sent before the first question.
+
+    >>> with connect("http://127.0.0.1:8000", "token") as client:           # doctest: +SKIP
+    ...     client.sql("select sum(balance) from accounts").rows()
+    ...     client.call_once("order 17", "transfer", src=1, dst=2, amount=5.0).committed
+    [(1000.0,)]
+    True
+    """
     _check_address(url, token, timeout_seconds)
     headers = {} if token is None else {"authorization": f"Bearer {token}"}
     try:
