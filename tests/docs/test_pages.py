@@ -128,3 +128,13 @@ def _check_options(words: list[str]) -> None:
     known = {option for parameter in command.params for option in parameter.opts}
     asked = {word for word in words if word.startswith("--") and word != "--help"}
     assert asked <= known
+
+
+def sections_without_command(text: str) -> list[str]:
+    sections = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
+    return [found.splitlines()[0] for found in sections if not re.search(r"`\./run \w+", found)]
+
+
+def test_every_figure_names_the_command_that_makes_it() -> None:
+    assert sections_without_command((ROOT / "docs" / "figures.md").read_text()) == []
+    assert sections_without_command("# F\n## Speed\nIt is fast.\n") == ["Speed"]
