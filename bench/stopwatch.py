@@ -18,7 +18,7 @@ import headgate as hg
 
 # What is timed, and as which part of a batch; time inside a nested call counts for that call alone.
 WATCHED = (
-    ("headgate.engine.inlet:Arranger.arrange", "order"),
+    ("headgate.engine.arriving:Arranger.arrange", "order"),
     ("headgate.execution.program:Program.resolve", "resolve"),
     ("headgate.parallel.crew:TransactionCrew.decide", "plan"),
     ("headgate.parallel.crew:TransactionCrew.arguments", "plan"),
@@ -26,7 +26,7 @@ WATCHED = (
     ("headgate.parallel.units:UnitBatch.__init__", "plan"),
     ("headgate.parallel.units:UnitCrew.__init__", "plan"),
     ("headgate.isolation.executor:Executor.execute", "execute"),
-    ("headgate.engine.engine:build_results", "results"),
+    ("headgate.engine.batch:build_results", "results"),
 )
 PARTS = ("order", "resolve", "plan", "execute", "results", "rest")
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from headgate.engine.engine import open_engine as open
     from headgate.engine.metrics import Metrics, StreamMetrics, prometheus
     from headgate.engine.results import Result
+    from headgate.engine.stream import EngineStream
     from headgate.errors import (
         ConflictError,
         DamageError,
@@ -48,6 +49,7 @@ __all__ = [
     "DamageError",
     "DeclarationError",
     "Engine",
+    "EngineStream",
     "Event",
     "FormatError",
     "HeadgateError",
@@ -99,6 +101,7 @@ _HOMES = {
     "engine.declaring.migrations": "Migration",
     "query.answer": "Answer",
     "engine.results": "Result",
+    "engine.stream": "EngineStream",
     "engine.metrics": "Metrics StreamMetrics prometheus",
     "spark.progress": "listen",
     "spark.session": "register",

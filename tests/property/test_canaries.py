@@ -20,7 +20,7 @@ from hypothesis.errors import NoSuchExample
 
 import headgate as hg
 from headgate.engine import inlet
-from headgate.engine.inlet import Arranger
+from headgate.engine.arriving import Arranger
 from headgate.engine.journal import Journal
 from headgate.execution import interpreter, program
 from headgate.execution.interpreter import Interpreter, RecordView

@@ -55,7 +55,7 @@ LAZY_ABOVE_SPARK = {PUBLIC, "cli", "web"}
 
 FILE_LINES_MAX = 600
 # Files that are to be cut by idea soon; until then they may grow this far.
-LARGER_FILES = {f"{PACKAGE}/engine/engine.py": 900, f"{PACKAGE}/engine/inlet.py": 700}
+LARGER_FILES: dict[str, int] = {}
 FUNCTION_LINES_MAX = 70
 COLUMNS_MAX = 100
 VAGUE_WORDS = {"util", "utils", "helper", "helpers", "manager", "managers", "misc"}

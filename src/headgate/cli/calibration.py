@@ -20,8 +20,9 @@ import pyarrow as pa
 
 from headgate.cli.output import make_console, make_grid
 from headgate.compiling.actions import abort
+from headgate.engine.arriving import Arranger
 from headgate.engine.engine import Engine, open_engine
-from headgate.engine.inlet import Arranger
+from headgate.engine.terms import of_calls
 from headgate.errors import InvariantError
 from headgate.execution.run import Run
 from headgate.lab.simulation import plan_batch
@@ -180,10 +181,10 @@ class _Laboratory:
     def __init__(self, engine: Engine, seconds: float) -> None:
         self.seconds = seconds
         self.was_disturbed = False
-        plan = engine._plan(transfer, None, None, None, "reject", None)
-        self.executor = engine._executor(plan.route.transactions)
+        terms = of_calls(transfer)
+        self.executor = engine._batches.executor(terms.route.transactions)
         self.program = self.executor.program
-        self.arranger = Arranger(plan, self.program)
+        self.arranger = Arranger(terms, self.program)
         self.random = np.random.default_rng(7)
         self.epoch = 1
 

@@ -19,6 +19,7 @@ from headgate.durability import ALIVE, SLOT, Commit, Inlet, Recovered
 from headgate.durability.receiving import Forgotten
 from headgate.engine.calls.remembered import TABLE as CALLS
 from headgate.engine.calls.remembered import Calls
+from headgate.engine.terms import Origin
 from headgate.query.replica import Replica
 from headgate.state.columns import to_arrow
 from headgate.state.rows import Rows
@@ -26,7 +27,6 @@ from headgate.state.storage import Storage, Storages
 from headgate.state.strings import StringPool
 from headgate.state.table import Table
 
-Source = tuple[str, int]
 POOL_SLACK = 1 << 18  # texts the string pool may hold for nothing before it is compacted
 RESULTS_KEPT_ROWS = 100_000  # of an engine in memory
 SNAPSHOT_CHUNK_ROWS = 1 << 16
@@ -47,9 +47,8 @@ class Memory:
         # Tables that were loaded, by their names in the files, and the epoch of it.
         self.loaded: dict[str, int] = {}
         self.inlets: dict[str, Inlet] = {}
-        self.sources: dict[
-            str, tuple[int, int]
-        ] = {}  # query -> its last batch and that one's epoch
+        # By query: its last batch, and that one's epoch.
+        self.origins: dict[str, tuple[int, int]] = {}
         self._pool_used = 0
         # Without a store: the results of the newest epochs, for queries.
         self.results: deque[tuple[int, pa.RecordBatch]] = deque()
@@ -61,7 +60,7 @@ class Memory:
         The rows came before, by way of `restoring`.
         """
         self.epoch = recovered.image_epoch
-        self.sources = dict(recovered.sources)
+        self.origins = dict(recovered.sources)
         self.inlets = dict(recovered.inlets)
         self.restoring.end()
         self.calls.restore(recovered.images.get(CALLS))
@@ -87,15 +86,15 @@ class Memory:
 
     def advance(
         self,
-        source: Source | None,
+        origin: Origin | None,
         inlets: Mapping[str, Inlet],
         changed: Mapping[str, np.ndarray],
         logged: Mapping[str, pa.RecordBatch] | None = None,
     ) -> None:
         """Go to the next epoch, whose rows are already changed; `logged` is them in the log."""
         self.epoch += 1
-        if source is not None:
-            self.sources[source[0]] = (source[1], self.epoch)
+        if origin is not None:
+            self.origins[origin[0]] = (origin[1], self.epoch)
         self.inlets.update(inlets)
         self.replica.note(self.epoch, changed, logged or {})
         self._compact_pool()
@@ -127,10 +126,10 @@ class Memory:
         """Whether a table was loaded, now or before."""
         return self.storages[name].name in self.loaded
 
-    def has_applied(self, source: Source) -> bool:
+    def has_applied(self, origin: Origin) -> bool:
         """Whether this micro-batch, or a later one of its query, was committed before."""
-        seen = self.sources.get(source[0])
-        return seen is not None and source[1] <= seen[0]
+        seen = self.origins.get(origin[0])
+        return seen is not None and origin[1] <= seen[0]
 
     def changes(self, name: str, slots: np.ndarray) -> pa.RecordBatch:
         """The changed rows of a table as the log takes them."""

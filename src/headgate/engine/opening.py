@@ -26,7 +26,7 @@ from headgate.engine.declaring.declarations import fit_program, new_constraints,
 from headgate.engine.declaring.migrating import declared_after
 from headgate.engine.declaring.migrations import Migration
 from headgate.engine.events import complete_rows
-from headgate.engine.rerun import fingerprint_of, is_code_changed, read_plan
+from headgate.engine.rerun import fingerprint_of, is_code_changed, read_terms
 from headgate.errors import InputError, LockedError, shown
 from headgate.io import Disk, RealDisk, local_folder
 from headgate.query.answer import Answer
@@ -157,8 +157,8 @@ class Newcomer:
             for transaction in self.transactions.values():
                 fingerprint_of((transaction,))
         for commit in reader.inputs():
-            plan = read_plan(commit, self.transactions)
-            is_code_changed(commit, plan, accept=self.accepts_changed_code)
+            terms = read_terms(commit, self.transactions)
+            is_code_changed(commit, terms, accept=self.accepts_changed_code)
         if manifest == before:  # else the rows were held to what is new by the trials
             self._judge_rows(running, tables, manifest.get("tables", {}))
 

@@ -1,6 +1,6 @@
-"""Sources: which sink sent which micro-batch, and the results it gets when it sends one again.
+"""Origins: which sink sent which micro-batch, and the results it gets when it sends one again.
 
-Each batch of a source is applied at most once; the log, or here the last results, remember it.
+Each batch of an origin is applied at most once; the log, or here the last results, remember it.
 """
 
 from __future__ import annotations
@@ -8,21 +8,21 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import pyarrow as pa
 
-from headgate.engine.inlet import Plan
 from headgate.engine.journal import Journal
-from headgate.engine.memory import Memory, Source
-from headgate.engine.metrics import Tally
+from headgate.engine.memory import Memory
+from headgate.engine.metrics import StreamMetrics, Tally
 from headgate.engine.results import results_arrow, with_epoch
-from headgate.engine.streams import joined, told
+from headgate.engine.terms import Origin, Terms
 from headgate.errors import InputError
 from headgate.execution.run import OUTCOMES
+from headgate.parallel.figures import Figures
 
-APPLIED_KEPT = 16  # micro-batches of each source
+APPLIED_KEPT = 16  # micro-batches of each query
 Caller = tuple[str, object]  # the run of a query, and the sink that it called
-Apply = Callable[[Plan, pa.Table, Source | None, Caller | None], pa.Table]
 
 
 @dataclass(frozen=True, repr=False)
@@ -41,24 +41,23 @@ class Applied:
         return f"{self.stream}: {told or 'no results'}{held}, epoch {self.epoch}"
 
 
-class Sources:
-    """The sources of one engine; used under the engine's lock."""
+class Origins:
+    """The origins of one engine's batches; used under the engine's lock."""
 
     def __init__(self, memory: Memory, journal: Journal) -> None:
         self._memory = memory
         self._journal = journal
-        self._recent: dict[str, pa.Table] = {}  # in memory only: the last results of each source
-        self._callers: dict[
-            str, tuple[str, int, object]
-        ] = {}  # source -> its last run, batch, sink
-        self._applied: dict[str, deque[Applied]] = {}  # source -> its last batches
+        self._recent: dict[str, pa.Table] = {}  # in memory only: the last results of each query
+        # By query: its last run, batch and sink.
+        self._callers: dict[str, tuple[str, int, object]] = {}
+        self._applied: dict[str, deque[Applied]] = {}  # by query: its last batches
 
-    def has_applied(self, source: Source, caller: Caller | None) -> bool:
+    def has_applied(self, origin: Origin, caller: Caller | None) -> bool:
         """Whether this micro-batch, or a later one of its query, was committed before."""
-        self._refuse_twin(source, caller)
-        return self._memory.has_applied(source)
+        self._refuse_twin(origin, caller)
+        return self._memory.has_applied(origin)
 
-    def _refuse_twin(self, source: Source, caller: Caller | None) -> None:
+    def _refuse_twin(self, origin: Origin, caller: Caller | None) -> None:
         """Two sinks in one foreachBatch come with one batch number: only names tell them apart.
 
         In one run of a query a batch number comes once to each sink, so a second sink with it is
@@ -67,17 +66,17 @@ class Sources:
         if caller is None:
             return
         run, sink = caller
-        before = self._callers.get(source[0])
-        if before is not None and before[:2] == (run, source[1]) and before[2] is not sink:
+        before = self._callers.get(origin[0])
+        if before is not None and before[:2] == (run, origin[1]) and before[2] is not sink:
             raise InputError(
-                f"two sinks of this engine got batch {source[1]} of one query; "
+                f"two sinks of this engine got batch {origin[1]} of one query; "
                 "give each of them a name: engine.sink(..., name='deposits')"
             )
-        self._callers[source[0]] = (run, source[1], sink)
+        self._callers[origin[0]] = (run, origin[1], sink)
 
     def note(
         self,
-        source: Source | None,
+        origin: Origin | None,
         batch: pa.RecordBatch,
         tally: Tally,
         epoch: int,
@@ -85,103 +84,105 @@ class Sources:
         inlet: str,
     ) -> None:
         """Keep what became of an applied batch, and its results where no log does."""
-        if source is not None:
+        if origin is not None:
             state = self._memory.inlets.get(inlet)
             held = 0 if state is None or state.held is None else state.held.num_rows
             counts = dict(zip(OUTCOMES, tally.outcomes, strict=True))
-            told = Applied(stream, source[1], epoch, counts, held)
-            self._applied.setdefault(source[0], deque(maxlen=APPLIED_KEPT)).append(told)
+            told = Applied(stream, origin[1], epoch, counts, held)
+            self._applied.setdefault(origin[0], deque(maxlen=APPLIED_KEPT)).append(told)
         if self._journal.store is None and batch.num_rows:
             self._memory.keep_results(batch)
-        if source is not None and self._journal.store is None:
-            self._recent[source[0]] = with_epoch(batch, epoch)
+        if origin is not None and self._journal.store is None:
+            self._recent[origin[0]] = with_epoch(batch, epoch)
 
     def applied(self, query: str, batch: int) -> tuple[Applied, ...]:
         """What became of a micro-batch of a query; of the last few, since the engine was opened."""
         named = [
             tuple(kept)
-            for source, kept in self._applied.copy().items()
-            if source == query or source.startswith(f"{query}/")
+            for origin, kept in self._applied.copy().items()
+            if origin == query or origin.startswith(f"{query}/")
         ]
         return tuple(one for kept in named for one in kept if one.batch == batch)
 
-    def recorded(self, plan: Plan, source: Source, wait: Callable[[int], None]) -> pa.Table:
+    def recorded(self, terms: Terms, origin: Origin, wait: Callable[[int], None]) -> pa.Table:
         """The results that were recorded when this very micro-batch was first applied."""
-        empty = results_arrow(plan).empty_table()
-        batch_id, epoch = self._memory.sources[source[0]]
+        empty = results_arrow(terms).empty_table()
+        batch_id, epoch = self._memory.origins[origin[0]]
         if self._journal.store is None:
-            recent = self._recent.get(source[0])
-            return recent if recent is not None and batch_id == source[1] else empty
+            recent = self._recent.get(origin[0])
+            return recent if recent is not None and batch_id == origin[1] else empty
         wait(epoch)
-        if batch_id != source[1]:
+        if batch_id != origin[1]:
             return empty  # older than the last: Spark does not ask for its results
         batch = self._journal.results(epoch)
         return empty if batch is None else with_epoch(batch, epoch)
 
 
-class EngineInlet:
-    """What a sink needs of an engine: the columns to fetch, a place for a batch, a flush."""
+class Way(Protocol):
+    """The way of an engine's batches (batch.py), as far as streams and sinks need it."""
 
-    def __init__(
+    def apply(
         self,
-        plan: Plan,
-        apply: Apply,
-        flush: Callable[[Plan, str], pa.Table],
-        check: Callable[[Plan, pa.Schema], None],
-        held: Callable[[], dict[str, int]],
-        applied: Callable[[str, int], tuple[Applied, ...]],
-    ) -> None:
-        self._plan = plan
-        self._apply = apply
-        self._flush = flush
-        self._check = check
-        self._held = held
-        self._applied = applied
-        self._last: Source | None = None  # the micro-batch that came last
+        terms: Terms,
+        events: pa.Table,
+        origin: Origin | None = None,
+        caller: Caller | None = None,
+    ) -> pa.Table: ...
+
+    def apply_pipelined(self, terms: Terms, events: pa.Table, batch_size: int) -> pa.Table: ...
+
+    def flush(self, terms: Terms, inlet: str) -> pa.Table: ...
+
+    def check(self, terms: Terms, given: pa.Schema) -> None: ...
+
+    def explain(self, terms: Terms, events: pa.Table) -> Figures: ...
+
+    def metrics_of(self, stream: str) -> StreamMetrics: ...
+
+    def applied(self, query: str, batch: int) -> tuple[Applied, ...]: ...
+
+    def who_holds(self) -> str: ...
+
+
+class Feed:
+    """The batches of one sink on their way into its stream: each is run once, by its origin."""
+
+    def __init__(self, terms: Terms, way: Way) -> None:
+        self._terms = terms
+        self._way = way
+        self._last: Origin | None = None  # the micro-batch that came last
         self._fed: dict[str, None] = {}  # the inlets that it put batches in
 
-    @property
-    def columns(self) -> list[str]:
-        return self._plan.columns
-
-    def apply(self, events: pa.Table, source: Source | None, run: str | None = None) -> pa.Table:
-        """One micro-batch, known by its query, its number and the sink's name if it has one.
+    def apply(self, events: pa.Table, origin: Origin | None, run: str | None = None) -> pa.Table:
+        """One micro-batch, known by its query, its number and the stream's name if it has one.
 
         The transactions are not part of that name: a program that was changed between a crash and
         its restart must still recognise the batch that it had committed.
         """
-        if source is not None and self._plan.name is not None:
-            source = (f"{source[0]}/{self._plan.name}", source[1])
+        if origin is not None and self._terms.name is not None:
+            origin = (f"{origin[0]}/{self._terms.name}", origin[1])
         caller = None if run is None else (run, self)
-        self._last = source
-        self._fed[self._plan.inlet_name(source)] = None
-        return self._apply(self._plan, events, source, caller)
-
-    def __repr__(self) -> str:
-        plan = self._plan
-        told = ", ".join(transaction.name for transaction in plan.route.transactions)
-        told += f" by {plan.route.column}" if plan.route.column is not None else ""
-        order = ", ".join(column.name for column in plan.order_by)
-        return told + (f" in the order of {order}" if order else "")
+        self._last = origin
+        self._fed[self._terms.inlet_name(origin)] = None
+        return self._way.apply(self._terms, events, origin, caller)
 
     def progress(self) -> Applied | None:
         """What became of the micro-batch that came last; None of one that had no events."""
-        found = () if self._last is None else self._applied(*self._last)
+        found = () if self._last is None else self._way.applied(*self._last)
         return found[-1] if found else None
-
-    def check(self, given: pa.Schema) -> None:
-        """Refuse events of this schema at once, as they would be when they come."""
-        self._check(self._plan, given)
 
     def flush(self, query: str | None = None) -> pa.Table:
         """Run what is held back of this sink's events, of all its queries or of one."""
         inlets = list(self._fed)
-        if self._plan.name is not None or query is not None:
-            inlets = [self._plan.inlet_name(None if query is None else (query, 0))]
+        if self._terms.name is not None or query is not None:
+            inlets = [self._terms.inlet_name(None if query is None else (query, 0))]
         if not inlets:
             raise InputError(
                 "this sink has taken no micro-batch since its engine was opened, so it is not "
                 "known which query is its own: use sink.flush(query), or name=; "
-                f"{told(self._held())}"
+                f"{self._way.who_holds()}"
             )
-        return joined([self._flush(self._plan, inlet) for inlet in inlets])
+        results = [self._way.flush(self._terms, inlet) for inlet in inlets]
+        if len(results) == 1:
+            return results[0]
+        return pa.concat_tables(results, promote_options="permissive")

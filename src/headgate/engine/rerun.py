@@ -1,4 +1,4 @@
-"""Replay: a batch's input in the log, with all it takes to run it again through the same code.
+"""Rerun: a batch's input in the log, with all it takes to run it again through the same code.
 
 Weak recovery logs what came in, not what changed. It is right only for the code that ran it first,
 so every record carries that code's fingerprint.
@@ -17,8 +17,9 @@ from headgate.compiling.cache import code_fingerprint, signature_form
 from headgate.durability import Commit
 from headgate.engine.calls.remembered import DIGEST, KEY
 from headgate.engine.events import describe_carry, read_carry
-from headgate.engine.inlet import Plan, Route
 from headgate.engine.results import with_epoch
+from headgate.engine.routing import Route
+from headgate.engine.terms import Terms
 from headgate.errors import (
     DamageError,
     DeclarationError,
@@ -30,7 +31,7 @@ from headgate.errors import (
 from headgate.state.fitting import one_array
 from headgate.transactions import Transaction
 
-_PLAN = b"headgate.plan"
+_TERMS = b"headgate.plan"  # as stores of every version have it
 
 
 def check_recovery(recovery: Any, changed_code: Any) -> None:
@@ -55,33 +56,33 @@ def fingerprint_of(transactions: Iterable[Transaction]) -> str:
     return mark
 
 
-def with_plan(events: pa.Table, plan: Plan) -> pa.RecordBatch:
+def with_terms(events: pa.Table, terms: Terms) -> pa.RecordBatch:
     """The needed columns of the events as one batch that says how they were run."""
-    routes = [[value, transaction.name] for value, transaction in plan.route.values]
+    routes = [[value, transaction.name] for value, transaction in terms.route.values]
     words = {
-        "transactions": [transaction.name for transaction in plan.route.transactions],
+        "transactions": [transaction.name for transaction in terms.route.transactions],
         "routes": routes,
-        "route_by": plan.route.column,
-        "order_by": [column.name for column in plan.order_by],
-        "watermark_us": plan.watermark_us,
-        "late": plan.late,
-        "name": plan.name,
-        "updates": plan.updates,
-        "carry": describe_carry(plan.carried),
+        "route_by": terms.route.column,
+        "order_by": [column.name for column in terms.order_by],
+        "watermark_us": terms.watermark_us,
+        "late": terms.late,
+        "name": terms.name,
+        "updates": terms.updates,
+        "carry": describe_carry(terms.carried),
     }
     beside = [name for name in (KEY, DIGEST) if name in events.column_names]
-    names = [*plan.columns, *beside]
+    names = [*terms.columns, *beside]
     arrays = [one_array(events.column(name)) for name in names]
     batch = pa.RecordBatch.from_arrays(arrays, names=names)
-    return batch.replace_schema_metadata({_PLAN: json.dumps(words).encode()})
+    return batch.replace_schema_metadata({_TERMS: json.dumps(words).encode()})
 
 
-def read_plan(commit: Commit, known: Mapping[str, Transaction]) -> Plan:
+def read_terms(commit: Commit, known: Mapping[str, Transaction]) -> Terms:
     """How the logged input of an epoch was run, over the transactions of this program."""
     if commit.input is None:
         raise InvariantError(f"epoch {commit.epoch} has no input")
     try:
-        return _read_plan(commit.input, known)
+        return _read_terms(commit.input, known)
     except (LookupError, ValueError, TypeError, AttributeError) as error:
         name = type(error).__name__
         raise DamageError(
@@ -90,9 +91,9 @@ def read_plan(commit: Commit, known: Mapping[str, Transaction]) -> Plan:
         ) from error
 
 
-def _read_plan(batch: pa.RecordBatch, known: Mapping[str, Transaction]) -> Plan:
-    """The inverse of `with_plan`."""
-    words = json.loads((batch.schema.metadata or {})[_PLAN])
+def _read_terms(batch: pa.RecordBatch, known: Mapping[str, Transaction]) -> Terms:
+    """The inverse of `with_terms`."""
+    words = json.loads((batch.schema.metadata or {})[_TERMS])
     missing = [name for name in words["transactions"] if name not in known]
     if missing:
         raise StoreError(
@@ -102,17 +103,17 @@ def _read_plan(batch: pa.RecordBatch, known: Mapping[str, Transaction]) -> Plan:
     transactions = tuple(known[name] for name in words["transactions"])
     values = tuple((value, known[name]) for value, name in words["routes"])
     route = Route(transactions, values, words["route_by"])
-    plan = Plan(route, (), words["watermark_us"], words["late"], words["name"])
-    order_by = tuple(plan.event[name] for name in words["order_by"])
+    terms = Terms(route, (), words["watermark_us"], words["late"], words["name"])
+    order_by = tuple(terms.event[name] for name in words["order_by"])
     carried = read_carry(words.get("carry", ()))
     carry = tuple(name for name, _ in carried)
     updates = words.get("updates", False)
-    return replace(plan, order_by=order_by, updates=updates, carry=carry, carried=carried)
+    return replace(terms, order_by=order_by, updates=updates, carry=carry, carried=carried)
 
 
-def is_code_changed(commit: Commit, plan: Plan, *, accept: bool) -> bool:
+def is_code_changed(commit: Commit, terms: Terms, *, accept: bool) -> bool:
     """Whether an epoch was logged by other code than this; refused unless that is accepted."""
-    changed = commit.fingerprint != fingerprint_of(plan.route.transactions)
+    changed = commit.fingerprint != fingerprint_of(terms.route.transactions)
     if changed and not accept:
         raise StoreError(
             f"epoch {commit.epoch} was logged as input of code that has changed since: to run "
@@ -140,5 +141,5 @@ class Border:
     fingerprint: str | None = None
 
     @classmethod
-    def of(cls, events: pa.Table, plan: Plan) -> Border:
-        return cls(with_plan(events, plan), fingerprint_of(plan.route.transactions))
+    def of(cls, events: pa.Table, terms: Terms) -> Border:
+        return cls(with_terms(events, terms), fingerprint_of(terms.route.transactions))

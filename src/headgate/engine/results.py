@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from headgate.engine.arriving import Arranged
 from headgate.engine.events import carried_array
-from headgate.engine.inlet import Arranged, Plan
 from headgate.engine.metrics import Tally
+from headgate.engine.terms import Terms
 from headgate.execution.program import Program
 from headgate.execution.run import ABORTED, COMMITTED, OUTCOMES, Work
 from headgate.isolation.executor import Execution
@@ -31,32 +32,34 @@ FIRST_COLUMNS = "epoch bigint, position bigint, transaction string, outcome stri
 _OUTCOMES = pa.array(OUTCOMES, pa.string())
 
 
-def results_schema(plan: Plan) -> Schema:
-    """The columns of a plan's results, for the manifest and for readers."""
+def results_schema(terms: Terms) -> Schema:
+    """The columns of the results under these terms, for the manifest and for readers."""
     first = Schema.parse(FIRST_COLUMNS).columns
-    columns = {column.name: column for column in (*first, *plan.order_by)}
-    columns.update((name, Column(name, kind)) for name, kind in plan.carried if kind is not None)
-    columns.update(plan.outputs)
-    columns.update(plan.updated)
+    columns = {column.name: column for column in (*first, *terms.order_by)}
+    columns.update((name, Column(name, kind)) for name, kind in terms.carried if kind is not None)
+    columns.update(terms.outputs)
+    columns.update(terms.updated)
     return Schema(tuple(Column(column.name, column.type) for column in columns.values()))
 
 
-def results_arrow(plan: Plan) -> pa.Schema:
+def results_arrow(terms: Terms) -> pa.Schema:
     """The Arrow types of the results: the words that repeat are dictionaries."""
     words = {"transaction": pa.int8(), "outcome": pa.int8(), "reason": pa.int32()}
     fields = [
         pa.field(field.name, pa.dictionary(words[field.name], pa.string()))
         if field.name in words
         else field
-        for field in results_schema(plan).arrow
+        for field in results_schema(terms).arrow
     ]
-    place = len(fields) - len(plan.outputs) - len(plan.updated)
-    fields[place:place] = [pa.field(name, pa.null()) for name, kind in plan.carried if kind is None]
+    place = len(fields) - len(terms.outputs) - len(terms.updated)
+    fields[place:place] = [
+        pa.field(name, pa.null()) for name, kind in terms.carried if kind is None
+    ]
     return pa.schema(fields)
 
 
 def build_results(
-    plan: Plan, arranged: Arranged, execution: Execution, program: Program
+    terms: Terms, arranged: Arranged, execution: Execution, program: Program
 ) -> tuple[pa.RecordBatch, Tally]:
     """The results of one batch in order of position, counted; the epoch is the frame's and not in
     them."""
@@ -68,25 +71,25 @@ def build_results(
         "outcome": _outcomes(arranged, execution),
         "reason": reasons,
     }
-    columns.update(_order_columns(plan, arranged))
-    columns.update(_carried_columns(plan, arranged))
-    for column in plan.outputs.values():
+    columns.update(_order_columns(terms, arranged))
+    columns.update(_carried_columns(terms, arranged))
+    for column in terms.outputs.values():
         columns[column.name] = _output(column, arranged, execution, program)
-    for column in plan.updated.values():
+    for column in terms.updated.values():
         columns[column.name] = _updated(column, arranged, execution, program)
     batch = pa.RecordBatch.from_arrays(
-        list(columns.values()), names=list(columns), metadata=_metadata(plan, execution)
+        list(columns.values()), names=list(columns), metadata=_metadata(terms, execution)
     )
     return batch, tally
 
 
-def _metadata(plan: Plan, execution: Execution) -> dict[str, str] | None:
+def _metadata(terms: Terms, execution: Execution) -> dict[str, str] | None:
     """Of a batch that a protocol ran: which, at what level, how often one had to run again."""
     isolated = execution.isolated
     if isolated is None:
         return None
     return {
-        "headgate.isolation": plan.isolation,
+        "headgate.isolation": terms.isolation,
         "headgate.scheme": isolated.scheme,
         "headgate.retries": str(isolated.retries),
     }
@@ -172,10 +175,10 @@ def _tally(ran: int, aborted: Iterable[tuple[str, int]], arranged: Arranged) -> 
     return tally
 
 
-def _order_columns(plan: Plan, arranged: Arranged) -> dict[str, pa.Array]:
+def _order_columns(terms: Terms, arranged: Arranged) -> dict[str, pa.Array]:
     found = {}
     rows = None if arranged.is_whole else pa.array(event_rows(arranged))
-    for column in plan.order_by:
+    for column in terms.order_by:
         given = arranged.events.column(column.name)
         if arranged.is_whole and given.type == column.type.arrow:  # and none was out of range
             found[column.name] = one_array(given)
@@ -185,10 +188,10 @@ def _order_columns(plan: Plan, arranged: Arranged) -> dict[str, pa.Array]:
     return found
 
 
-def _carried_columns(plan: Plan, arranged: Arranged) -> dict[str, pa.Array]:
+def _carried_columns(terms: Terms, arranged: Arranged) -> dict[str, pa.Array]:
     found = {}
-    rows = None if arranged.is_whole or not plan.carried else pa.array(event_rows(arranged))
-    for name, kind in plan.carried:
+    rows = None if arranged.is_whole or not terms.carried else pa.array(event_rows(arranged))
+    for name, kind in terms.carried:
         array = carried_array(arranged.events.column(name), kind, name)
         found[name] = array if rows is None else array.take(rows)
     return found

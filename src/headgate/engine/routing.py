@@ -1,8 +1,9 @@
-"""Routing: which transaction each event runs, by the value of one of its columns."""
+"""Routing: which transaction each event runs: all the same, or by the value of a column."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,39 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headgate.errors import InputError
+from headgate.query.stored import UNROUTED
 from headgate.state.compiled import numba
+from headgate.transactions import Transaction, find_route
 
 _FEW = 16  # routes that are compared one by one; more are looked up by Arrow
+
+
+@dataclass(frozen=True)
+class Route:
+    """How events find their transaction: all to one, or by the value of a column."""
+
+    transactions: tuple[Transaction, ...]
+    values: tuple[Any, ...] = ()
+    column: str | None = None
+
+
+def make_route(transactions: Any, known: Mapping[str, Transaction], route_by: Any) -> Route:
+    found = find_route(transactions, known)
+    if isinstance(found, Transaction):
+        if route_by is not None:
+            raise InputError("route_by goes with a dict of transactions: {value: transaction}")
+        return Route((found,))
+    if not found:
+        raise InputError("the dict of transactions is empty; hand in {value: transaction}")
+    if not isinstance(route_by, str):
+        told = "" if route_by is None else f", not {route_by!r}"
+        raise InputError(f"a dict of transactions needs route_by, the column with its keys{told}")
+    if UNROUTED in known:
+        raise InputError(
+            f"a transaction is called {UNROUTED!r}, as is the stream of events that no route "
+            "takes; rename it"
+        )
+    return Route(tuple(dict.fromkeys(found.values())), tuple(found.items()), route_by)
 
 
 class Routing:

@@ -9,52 +9,23 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import pyarrow as pa
 
-from headgate.engine.events import as_table
 from headgate.engine.origins import Applied
+from headgate.engine.stream import EngineStream
 from headgate.errors import HeadgateError, InputError
-from headgate.state.schema import Schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
 LOG = logging.getLogger("headgate.sink")
-NO_COLUMNS = Schema(())
 # The name under which Spark gives the thread of a micro-batch its query's id. This is the id in
 # the checkpoint's metadata, which a restart keeps, not the id of the run.
 QUERY_ID = "sql.streaming.queryId"
 RUN_ID = "spark.jobGroup.id"  # of one start of the query: Spark names its jobs by it
-
-
-class Inlet(Protocol):
-    """Where the engine takes the events of one stream in."""
-
-    @property
-    def columns(self) -> Sequence[str]:
-        """The names of the columns the events need."""
-        ...
-
-    def apply(
-        self, events: pa.Table, source: tuple[str, int] | None, run: str | None = None
-    ) -> pa.Table:
-        """Run one batch exactly once per source; return its results."""
-        ...
-
-    def progress(self) -> Applied | None:
-        """What became of the last batch."""
-        ...
-
-    def check(self, given: pa.Schema) -> None:
-        """Refuse events of this schema as a batch of them would be."""
-        ...
-
-    def flush(self, query: str | None = None) -> pa.Table:
-        """Run what is held back, of all queries that came in here or of one."""
-        ...
 
 
 class Sink:
@@ -63,16 +34,17 @@ class Sink:
     >>> query = events.writeStream.foreachBatch(engine.sink(transfer))      # doctest: +SKIP
     """
 
-    def __init__(self, inlet: Inlet) -> None:
-        self._inlet = inlet
+    def __init__(self, stream: EngineStream) -> None:
+        self._stream = stream
+        self._feed = stream.feed()
         self.error: BaseException | None = None  # why the last micro-batch failed, if it did
 
     def __call__(self, frame: DataFrame, batch_id: int) -> pa.Table:
         self.error = None
         try:
-            source = (query_id(frame), int(batch_id))
+            origin = (query_id(frame), int(batch_id))
             run = frame.sparkSession.sparkContext.getLocalProperty(RUN_ID)
-            return self._inlet.apply(fetch(frame, self._inlet.columns), source=source, run=run)
+            return self._feed.apply(fetch(frame, self._stream.columns), origin, run)
         except HeadgateError as error:
             self.error = error
             LOG.error("micro-batch %s failed: %s: %s", batch_id, type(error).__name__, error)
@@ -86,19 +58,13 @@ class Sink:
         Takes a Spark frame, streaming or not, of which only the schema is read; or what
         `engine.run` takes. Returns the sink: `foreachBatch(sink.check(events))`.
         """
-        if isinstance(frame, pa.Schema):
-            given = frame
-        elif hasattr(frame, "sparkSession"):
-            given = frame_schema(frame, self._inlet.columns)
-        else:
-            given = as_table(frame, NO_COLUMNS, "events").schema
-        self._inlet.check(given)
+        self._stream.check(frame)
         return self
 
     @property
     def progress(self) -> Applied | None:
         """What became of the last micro-batch: its epoch, its outcomes, what is held back."""
-        return self._inlet.progress()
+        return self._feed.progress()
 
     def flush(self, query: StreamingQuery | str | None = None) -> pa.Table:
         """Run the events that the watermark still holds back, as if time had passed.
@@ -109,10 +75,10 @@ class Sink:
         sink without a name must be told which query, by the query or its id.
         """
         chosen = query if query is None or isinstance(query, str) else str(query.id)
-        return self._inlet.flush(chosen)
+        return self._feed.flush(chosen)
 
     def __repr__(self) -> str:
-        return f"<sink of {self._inlet!r}>"
+        return f"<sink of {self._stream.told}>"
 
     def __reduce__(self) -> NoReturn:
         raise InputError(

@@ -193,14 +193,14 @@ def test_a_value_that_does_not_fit_its_declared_type_is_null_in_its_rejected_res
 def test_a_replayed_batch_returns_its_carried_columns(tmp_path: Path) -> None:
     for path in (None, tmp_path / "bank"):
         with open_bank(path) as engine:
-            inlet = engine.sink(pay, order_by="ts", carry="event_id")._inlet
+            feed = engine.sink(pay, order_by="ts", carry="event_id")._feed
             rows = pa.Table.from_pylist([event("a", 1), event("b", 2, amount=101)])
-            first = inlet.apply(rows, ("query", 0))
-            assert inlet.apply(rows, ("query", 0)).to_pylist() == first.to_pylist()
+            first = feed.apply(rows, ("query", 0))
+            assert feed.apply(rows, ("query", 0)).to_pylist() == first.to_pylist()
             assert outcomes(first) == [("a", "committed"), ("b", "aborted")]
     with open_bank(tmp_path / "bank") as engine:
-        inlet = engine.sink(pay, order_by="ts", carry="event_id")._inlet
-        assert outcomes(inlet.apply(rows, ("query", 0))) == [("a", "committed"), ("b", "aborted")]
+        feed = engine.sink(pay, order_by="ts", carry="event_id")._feed
+        assert outcomes(feed.apply(rows, ("query", 0))) == [("a", "committed"), ("b", "aborted")]
 
 
 def test_events_that_no_route_takes_are_a_stream_of_their_own(tmp_path: Path) -> None:

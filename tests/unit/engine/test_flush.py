@@ -20,7 +20,7 @@ import os, sys
 sys.path.insert(0, {root!r})
 from tests.unit.engine.test_flush import *
 engine = open_bank({path!r})
-engine.sink(pay, **OPTIONS)._inlet.apply(rows("a", "b"), ("q1", 0))
+engine.sink(pay, **OPTIONS)._feed.apply(rows("a", "b"), ("q1", 0))
 os._exit(9)
 """
 
@@ -43,22 +43,22 @@ def wait_for(condition: Any, seconds: float = 20.0) -> None:
 def test_a_sink_flushes_what_its_own_queries_hold() -> None:
     engine = open_bank()
     sink, other = engine.sink(pay, **OPTIONS), engine.sink(pay, **OPTIONS)
-    sink._inlet.apply(rows("a", "b"), ("q1", 0))
-    sink._inlet.apply(rows("c"), ("q2", 0))
-    other._inlet.apply(rows("d"), ("q3", 0))
+    sink._feed.apply(rows("a", "b"), ("q1", 0))
+    sink._feed.apply(rows("c"), ("q2", 0))
+    other._feed.apply(rows("d"), ("q3", 0))
     assert outcomes(sink.flush()) == [("a", "committed"), ("b", "committed"), ("c", "committed")]
     assert sink.flush().num_rows == 0
     assert outcomes(other.flush("q3")) == [("d", "committed")]
     assert balance(engine) == 6.0
     # What comes again after the flush is recognised, and what is older is late.
-    assert sink._inlet.apply(rows("a", "b"), ("q1", 0)).num_rows == 0
-    found = sink._inlet.apply(rows("e", first=0), ("q1", 1))
+    assert sink._feed.apply(rows("a", "b"), ("q1", 0)).num_rows == 0
+    found = sink._feed.apply(rows("e", first=0), ("q1", 1))
     assert outcomes(found) == [("e", "late")]
 
 
 def test_a_named_sink_flushes_by_its_name_also_after_a_restart(tmp_path: Path) -> None:
     with open_bank(tmp_path / "bank") as engine:
-        engine.sink(pay, name="tills", **OPTIONS)._inlet.apply(rows("a"), ("q1", 0))
+        engine.sink(pay, name="tills", **OPTIONS)._feed.apply(rows("a"), ("q1", 0))
     with open_bank(tmp_path / "bank") as engine:
         assert outcomes(engine.sink(pay, name="tills", **OPTIONS).flush()) == [("a", "committed")]
     with open_bank(tmp_path / "bank") as engine:
@@ -70,7 +70,7 @@ def test_flushing_what_does_not_exist_names_what_holds_events(tmp_path: Path) ->
     with open_bank(tmp_path / "bank") as engine:
         with pytest.raises(hg.InputError, match="no stream of this engine holds events back"):
             engine.flush(pay, **OPTIONS)
-        engine.sink(pay, **OPTIONS)._inlet.apply(rows("a", "b"), ("q1", 0))
+        engine.sink(pay, **OPTIONS)._feed.apply(rows("a", "b"), ("q1", 0))
         with pytest.raises(hg.InputError, match=r"no stream 'run pay'.*'query q1' \(2\).*flush"):
             engine.flush(pay, **OPTIONS)
         engine.run(pay, [], **OPTIONS)
@@ -89,7 +89,7 @@ def test_flushing_what_does_not_exist_names_what_holds_events(tmp_path: Path) ->
 def test_a_flush_is_an_epoch_that_recovery_does_not_repeat(tmp_path: Path, recovery: str) -> None:
     with open_bank(tmp_path / "bank", recovery=recovery) as engine:
         sink = engine.sink(pay, **OPTIONS)
-        sink._inlet.apply(rows("a", "b"), ("q1", 0))
+        sink._feed.apply(rows("a", "b"), ("q1", 0))
         before = engine.epoch
         assert sink.flush().column("epoch").to_pylist() == [before + 1] * 2
     with open_bank(tmp_path / "bank", recovery=recovery) as engine:
@@ -108,12 +108,12 @@ def test_what_a_killed_sink_held_is_flushed_once_after_the_restart(tmp_path: Pat
 
 def test_an_idle_stream_runs_what_it_holds() -> None:
     engine = open_bank()
-    inlet = engine.sink(pay, idle="0.2 seconds", **OPTIONS)._inlet
-    inlet.apply(rows("a", "b"), ("q1", 0))
+    feed = engine.sink(pay, idle="0.2 seconds", **OPTIONS)._feed
+    feed.apply(rows("a", "b"), ("q1", 0))
     assert balance(engine) == 10.0
     wait_for(lambda: balance(engine) == 8.0)
     epoch = engine.epoch
-    inlet.apply(rows("c", first=30), ("q1", 1))
+    feed.apply(rows("c", first=30), ("q1", 1))
     wait_for(lambda: balance(engine) == 7.0)
     assert engine.epoch == epoch + 2
     time.sleep(0.5)
@@ -125,20 +125,20 @@ def test_events_that_come_keep_a_stream_from_being_idle() -> None:
     engine = open_bank()
     options = {**OPTIONS, "watermark": "1 hour", "idle": "30 minutes"}
     engine.run(pay, rows("a"), **options)
-    due = engine._idle._waiting["run pay"][0]
+    due = engine._batches.idle._waiting["run pay"][0]
     engine.run(pay, [], **options)
-    assert engine._idle._waiting["run pay"][0] == due  # nothing came
+    assert engine._batches.idle._waiting["run pay"][0] == due  # nothing came
     engine.run(pay, rows("b"), **options)
-    assert engine._idle._waiting["run pay"][0] > due
-    engine._flush(*[engine._idle._waiting["run pay"][1], "run pay"],
-                       lambda: engine._idle.is_due("run pay"))  # fmt: skip
+    assert engine._batches.idle._waiting["run pay"][0] > due
+    engine._batches.flush(*[engine._batches.idle._waiting["run pay"][1], "run pay"],
+                       lambda: engine._batches.idle.is_due("run pay"))  # fmt: skip
     assert balance(engine) == 10.0  # a timer that came too late to its turn does nothing
     engine.close()
 
 
 def test_a_named_stream_is_idle_from_the_restart_on(tmp_path: Path) -> None:
     with open_bank(tmp_path / "bank") as engine:
-        engine.sink(pay, name="tills", **OPTIONS)._inlet.apply(rows("a"), ("q1", 0))
+        engine.sink(pay, name="tills", **OPTIONS)._feed.apply(rows("a"), ("q1", 0))
     with open_bank(tmp_path / "bank") as engine:
         engine.sink(pay, name="tills", idle="0.1 seconds", **OPTIONS)
         wait_for(lambda: balance(engine) == 9.0)
@@ -147,7 +147,7 @@ def test_a_named_stream_is_idle_from_the_restart_on(tmp_path: Path) -> None:
 def test_a_closed_engine_leaves_no_timer_behind(tmp_path: Path) -> None:
     engine = open_bank(tmp_path / "bank")
     engine.run(pay, rows("a"), idle="0.3 seconds", **OPTIONS)
-    thread = engine._idle._thread
+    thread = engine._batches.idle._thread
     engine.close()
     assert thread is not None and not thread.is_alive()
     with open_bank(tmp_path / "bank") as engine:

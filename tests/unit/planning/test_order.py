@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headgate as hg
-from headgate.engine.order import is_sorted_throughout, parse_duration, sort_key, sort_rows
+from headgate.engine.arriving import is_sorted_throughout, sort_key, sort_rows
+from headgate.engine.terms import parse_duration
 from headgate.state.schema import ColumnType
 
 WORDS = st.one_of(

@@ -21,15 +21,15 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.engine.events import check_call, from_dicts
-from headgate.engine.inlet import Plan
 from headgate.engine.results import Result, as_results
+from headgate.engine.terms import Terms
 from headgate.errors import InputError, StoreError
 
 TOGETHER_MAX = 4096  # calls of one batch
 GATHER_SECONDS = 0.0005  # at most so long a batch waits for callers that were just answered
 
 # Runs a table of events as one batch: its results, its epoch, and which event each result is of.
-Run = Callable[[Plan, pa.Table], tuple[pa.Table, int, np.ndarray]]
+Run = Callable[[Terms, pa.Table], tuple[pa.Table, int, np.ndarray]]
 Wait = Callable[[int], None]  # until an epoch is durable
 
 
@@ -39,7 +39,7 @@ class Waiting(NamedTuple):
     `run` and `wait` are the engine's: as long as a call is on its way, the engine is in use.
     """
 
-    plan: Plan
+    terms: Terms
     columns: Mapping[str, Any]
     promise: Future[Result]
     run: Run
@@ -63,10 +63,10 @@ class Gathering:
         self._wait = wait
         self._calls = _Calls()
 
-    def submit(self, plan: Plan, columns: Mapping[str, Any]) -> Future[Result]:
+    def submit(self, terms: Terms, columns: Mapping[str, Any]) -> Future[Result]:
         """Hand in one event; the promise is kept when its epoch is durable."""
-        check_call(plan.route.transactions[0], columns)
-        call = Waiting(plan, columns, Future(), self._run, self._wait)
+        check_call(terms.route.transactions[0], columns)
+        call = Waiting(terms, columns, Future(), self._run, self._wait)
         self._calls.put(call)
         return call.promise
 
@@ -123,7 +123,7 @@ class _Calls:
     def _run_gathered(self) -> bool:
         """Run what has gathered; False at the end. What it holds, it holds until it returns."""
         calls = self._gathered()
-        ran = [one for group in _same_plan(calls) for one in self._run_together(group)]
+        ran = [one for group in _same_terms(calls) for one in self._run_together(group)]
         if ran:
             self._room.acquire()
             self._ran.put(ran)
@@ -142,7 +142,7 @@ class _Calls:
         return self._is_closed or len(self._waiting) >= self._expected
 
     def _run_together(self, calls: Sequence[Waiting]) -> list[Ran]:
-        """Run calls of one plan as one batch; one that cannot be read must not fail the others."""
+        """Run calls of one terms as one batch; one that cannot be read must not fail the others."""
         calls = [call for call in calls if call.promise.set_running_or_notify_cancel()]
         if not calls:
             return []
@@ -162,11 +162,11 @@ class _Calls:
             return []
 
     def _run_batch(self, calls: Sequence[Waiting]) -> Ran:
-        plan = calls[0].plan
-        transaction = plan.route.transactions[0]
+        terms = calls[0].terms
+        transaction = terms.route.transactions[0]
         rows = [call.columns for call in calls]
         events = from_dicts(rows, transaction.event, f"call {transaction.name!r}")
-        return Ran(calls, *calls[0].run(plan, events))
+        return Ran(calls, *calls[0].run(terms, events))
 
     def _answer_all(self) -> None:
         while self._answer_next():
@@ -194,9 +194,9 @@ class _Calls:
                 one.calls[row].promise.set_result(result)
 
 
-def _same_plan(calls: Sequence[Waiting]) -> Iterator[list[Waiting]]:
-    """The calls in their order, those of one plan that stand together as one group."""
-    for _, group in groupby(calls, key=lambda call: id(call.plan)):
+def _same_terms(calls: Sequence[Waiting]) -> Iterator[list[Waiting]]:
+    """The calls in their order, those of one terms that stand together as one group."""
+    for _, group in groupby(calls, key=lambda call: id(call.terms)):
         yield list(group)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -11,9 +11,10 @@ import pyarrow as pa
 
 from headgate.durability.reader import stored_names
 from headgate.engine.declaring.migrations import Migration, advice
-from headgate.engine.events import resolve_carry
-from headgate.engine.inlet import Plan, Route, updated_columns
+from headgate.engine.events import carried_kinds, resolve_carry
 from headgate.engine.results import results_schema
+from headgate.engine.routing import Route
+from headgate.engine.terms import Terms, updated_columns
 from headgate.errors import DeclarationError, FormatError
 from headgate.kernels.kernel import check_compiles
 from headgate.query.stored import UNROUTED, recorded_names
@@ -387,27 +388,29 @@ def _joined(one: ColumnType, two: ColumnType) -> ColumnType | None:
     return ColumnType("struct", fields=tuple(fields.values()))
 
 
-def merge_streams(streams: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
-    """The streams of a store when a plan's results join them."""
+def merge_streams(streams: Mapping[str, Any], terms: Terms) -> dict[str, Any]:
+    """The streams of a store when results under these terms join them."""
     merged = dict(streams)
-    for transaction in plan.route.transactions:
+    for transaction in terms.route.transactions:
         own = {column.name for column in transaction.output or ()}
         own |= {column.name for column in updated_columns(transaction)}
-        shared = {**plan.outputs, **plan.updated}
-        mine = [c for c in results_schema(plan) if c.name not in shared or c.name in own]
+        shared = {**terms.outputs, **terms.updated}
+        mine = [c for c in results_schema(terms) if c.name not in shared or c.name in own]
         merged[transaction.name] = merge_stream(
             transaction.name, merged.get(transaction.name), Schema(tuple(mine))
         )
-    if plan.route.column is not None:
-        mine = [c for c in results_schema(plan) if c.name not in {**plan.outputs, **plan.updated}]
+    if terms.route.column is not None:
+        mine = [
+            c for c in results_schema(terms) if c.name not in {**terms.outputs, **terms.updated}
+        ]
         merged[UNROUTED] = merge_stream(UNROUTED, merged.get(UNROUTED), Schema(tuple(mine)))
     return merged
 
 
-def carried_before(streams: Mapping[str, Any], plan: Plan) -> dict[str, ColumnType]:
-    """The types of the columns that results of the plan's streams have had so far."""
+def carried_before(streams: Mapping[str, Any], terms: Terms) -> dict[str, ColumnType]:
+    """The types of the columns that results of these streams have had so far."""
     found: dict[str, ColumnType] = {}
-    for name in (*(one.name for one in plan.route.transactions), UNROUTED):
+    for name in (*(one.name for one in terms.route.transactions), UNROUTED):
         if name in streams:
             known = Schema.parse(streams[name]["results"], structs=True)
             found.update((column.name, column.type) for column in known)
@@ -426,10 +429,10 @@ def first_names(streams: Mapping[str, Any]) -> dict[str, str]:
     return {name: called for name, called in found.items() if called != name}
 
 
-def with_carried(streams: Mapping[str, Any], plan: Plan, given: pa.Schema | None) -> Plan:
-    """The plan with the types of what it carries, as events of this schema have them."""
-    known = carried_before(streams, plan)
-    return replace(plan, carried=resolve_carry(plan.carry, plan.event, known, given))
+def with_carried(streams: Mapping[str, Any], terms: Terms, given: pa.Schema | None) -> Terms:
+    """The terms with the types of what it carries, as events of this schema have them."""
+    known = carried_before(streams, terms)
+    return replace(terms, carried=resolve_carry(terms.carry, terms.event, known, given))
 
 
 def declared_streams(
@@ -439,5 +442,28 @@ def declared_streams(
     merged = dict(streams)
     for transaction in transactions.values():
         route = Route((transaction,))
-        merged = merge_streams(merged, Plan(route, (), None, "reject", None))
+        merged = merge_streams(merged, Terms(route, (), None, "reject", None))
     return merged
+
+
+class DeclaredStreams:
+    """The results streams that an engine's manifest declares; changed under the engine's lock."""
+
+    def __init__(self, columns: dict[str, Any], declare: Callable[[], None]) -> None:
+        self.columns = columns  # by transaction: those of its results, as the manifest has them
+        self._declare = declare
+
+    def note(self, terms: Terms) -> None:
+        """The manifest tells readers the columns of each transaction's results stream."""
+        merged = merge_streams(self.columns, terms)
+        if merged != self.columns:
+            self.columns = merged
+            self._declare()
+
+    def carrying(self, terms: Terms, given: pa.Schema | None) -> Terms:
+        """The terms with the types of what they carry; these events may be the first to say."""
+        found = with_carried(self.columns, terms, given)
+        self.note(found)
+        if None not in dict(found.carried).values():  # else another batch may know better
+            terms.carrying[carried_kinds(terms.carry, given)] = found
+        return found

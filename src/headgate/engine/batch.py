@@ -1,0 +1,294 @@
+"""Batches: the way of events from their arrival to a committed epoch.
+
+    arrive     who runs, in what order, who waits or is late         arriving.py
+    resolve    keys to row slots                                     execution/program.py, state/
+    execute    compiled kernels over the rows                        isolation/executor.py and below
+    commit     results; append to the log, sync, publish             results.py, journal.py
+
+One commit point: the synced log record of the epoch. If anything fails between the first change of
+a row and that point, the engine stops: what is in memory is then in doubt, and reopening recovers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from headgate.durability import Commit, Inlet
+from headgate.engine.arriving import arranger_of, in_commit_order, latest_time_us
+from headgate.engine.calls.remembered import keyed
+from headgate.engine.declaring.declarations import DeclaredStreams
+from headgate.engine.events import carried_kinds, with_nulls
+from headgate.engine.journal import EngineLock, Guard, Journal
+from headgate.engine.memory import Memory
+from headgate.engine.metrics import Meter, StreamMetrics
+from headgate.engine.origins import Applied, Caller, Origins
+from headgate.engine.reading import ahead_of_readers
+from headgate.engine.rerun import Border, check_same_results, is_code_changed, read_terms
+from headgate.engine.results import build_results, event_rows, results_arrow, with_epoch
+from headgate.engine.stream import Idle, Streams, check_flush, latest_seen_us
+from headgate.engine.terms import Origin, Terms
+from headgate.execution.program import Program
+from headgate.io import Clock
+from headgate.isolation.executor import Execution, Executor
+from headgate.parallel.figures import Figures
+from headgate.transactions import Transaction
+
+
+class Processed(NamedTuple):
+    """A batch that ran and is in the log, and is not yet known to be durable."""
+
+    results: pa.Table
+    epoch: int
+    rows: np.ndarray  # the event row that each result is of
+
+
+class Batches:
+    """Runs the batches of one engine, one after another.
+
+    `engine` is there to be kept: whoever holds a stream, a sink or a call that is on its way holds
+    the engine, which is not taken for dropped, and closed, before that is done.
+    """
+
+    def __init__(
+        self,
+        engine: object,
+        memory: Memory,
+        journal: Journal,
+        guard: Guard,
+        lock: EngineLock,
+        clock: Clock,
+        declared: DeclaredStreams,
+        *,
+        logs_input: bool,
+    ) -> None:
+        self._engine = engine
+        self._memory, self._journal, self._guard, self._lock = memory, journal, guard, lock
+        self.clock: Clock = clock
+        self._now = clock.monotonic
+        self._declared = declared
+        self._logs_input = logs_input  # weak recovery: the input, not what it changed
+        self._is_rerunning = False
+        self.streams: Streams = Streams(memory)
+        self.origins: Origins = Origins(memory, journal)
+        self.idle: Idle = Idle(self.flush, clock)
+        self.executors: dict[tuple[Any, ...], Executor] = {}
+
+    # --- what comes in ------------------------------------------------------------------------
+
+    def apply(
+        self,
+        terms: Terms,
+        events: pa.Table,
+        origin: Origin | None = None,
+        caller: Caller | None = None,
+    ) -> pa.Table:
+        """One batch, one epoch, exactly once per origin; returns its results when durable."""
+        terms = self.carrying(terms, events.schema)
+        with self._lock, self._guard.running():
+            inlet = terms.inlet_name(origin)
+            self.streams.note(terms, inlet)
+            if origin is not None and self.origins.has_applied(origin, caller):
+                self.idle.note(terms, inlet, self._memory.inlets)
+                return self.origins.recorded(terms, origin, self._guard.wait)
+            if events.num_rows == 0:
+                return results_arrow(terms).empty_table()
+            results, epoch, _ = self.process(terms, events, origin)
+        self.await_durable(terms, epoch)
+        return results
+
+    def apply_pipelined(self, terms: Terms, events: pa.Table, batch_size: int) -> pa.Table:
+        """One batch after another; the log of one is written while the next one runs."""
+        terms = self.carrying(terms, events.schema)
+        parts, before, epoch = [], None, 0
+        self.streams.note(terms, terms.inlet_name(None))
+        for first in range(0, events.num_rows, batch_size):
+            with self._lock, self._guard.running():
+                batch = events.slice(first, batch_size)
+                results, epoch, _ = self.process(terms, batch, later=True)
+            parts.append(results)
+            if before is not None:
+                self.await_durable(terms, before)  # no further ahead of the disk than this
+            before = epoch
+        self._guard.wait(epoch)
+        return pa.concat_tables(parts)
+
+    def run_calls(self, terms: Terms, events: pa.Table) -> Processed:
+        """Run the events of calls as one batch, up to the sync."""
+        with self._lock, self._guard.running():
+            self.streams.note(terms, terms.inlet_name(None))
+            return self.process(terms, events)
+
+    def flush(
+        self, terms: Terms, inlet: str, is_due: Callable[[], bool] = lambda: True
+    ) -> pa.Table:
+        """Run what an inlet holds, if it is still time for it, as an epoch of its own."""
+        with self._lock, self._guard.running():
+            state = self.streams.state(inlet)
+            if state is None or state.held is None or not is_due():
+                return results_arrow(self.carrying(terms, None)).empty_table()
+            check_flush(terms, state.held)
+            free = replace(self.carrying(terms, state.held.schema), watermark_us=None)
+            after = latest_time_us(state.held, terms)
+            flushed = {inlet: Inlet(after, None, state.arrivals)}
+            held = with_nulls(state.held, terms.carry)
+            results, epoch, _ = self.process(free, held, flushed=flushed)
+        self.await_durable(terms, epoch)
+        return results
+
+    def rerun(
+        self, commit: Commit, given: pa.RecordBatch, known: Mapping[str, Transaction], accept: bool
+    ) -> None:
+        """Run the logged input of an epoch through the same code; nothing is logged."""
+        terms = read_terms(commit, known)
+        changed = is_code_changed(commit, terms, accept=accept)
+        self._is_rerunning = True
+        try:
+            results, _, _ = self.process(terms, pa.Table.from_batches([given]), commit.source)
+        finally:
+            self._is_rerunning = False
+        if not changed:
+            check_same_results(commit, results)
+
+    def check(self, terms: Terms, given: pa.Schema) -> None:
+        """Refuse events of this schema as a batch of them would be; nothing runs."""
+        with self._lock, self._guard.running():
+            executor = self.executor(terms.route.transactions, terms.updates)
+            arranger_of(terms, executor.program).check(given)
+            self.carrying(terms, given)  # readers may know the results' columns from now on
+
+    def explain(self, terms: Terms, events: pa.Table) -> Figures:
+        """The figures of the graph these events would make now, none of them held back."""
+        free = terms if terms.watermark_us is None else replace(terms, watermark_us=None)
+        with self._lock, self._guard.running():
+            executor = self.executor(terms.route.transactions)
+            arranged = arranger_of(free, executor.program).arrange(events, None)
+            executor.program.resolve(arranged.works)
+            return executor.explain(arranged.works, arranged.order, arranged.route)
+
+    # --- the way of a batch -------------------------------------------------------------------
+
+    @ahead_of_readers
+    def process(
+        self,
+        terms: Terms,
+        events: pa.Table,
+        origin: Origin | None = None,
+        *,
+        flushed: Mapping[str, Inlet] | None = None,
+        later: bool = False,
+    ) -> Processed:
+        """Arrive, resolve, execute, commit: all of one batch but the wait for its sync.
+
+        `flushed` is what becomes of the inlet whose held events these are. With `later` another
+        thread writes the log.
+        """
+        executor, meter = self.executor(terms.route.transactions, terms.updates), self._meter(terms)
+        program, inlet, began = executor.program, terms.inlet_name(origin), self._now()
+        arranged = arranger_of(terms, program).arrange(events, self._memory.inlets.get(inlet))
+        inlets = dict(flushed or {})
+        if arranged.state is not None:
+            inlets[inlet] = arranged.state
+        ordered, epoch = self._now(), self._memory.epoch + 1
+        with self._guard.all_or_stopped():
+            program.resolve(arranged.works)
+            execution = executor.execute(
+                arranged.works, arranged.order, arranged.route, epoch, terms.scheme,
+                terms.isolation, terms.record is not None,
+            )  # fmt: skip
+            arranged = in_commit_order(arranged, execution, terms)
+            batch, tally = build_results(terms, arranged, execution, program)
+            border = self._border(events, terms, flushed is not None)
+            rows, results = event_rows(arranged), with_epoch(batch, epoch)
+            known = self._memory.calls.note(keyed(events, rows, results))
+            executed = self._now()
+            self._commit(execution, batch, origin, inlets, border, known, meter, later=later)
+        if not self._is_rerunning:
+            latest_us, times = latest_seen_us(terms, arranged, batch), (began, ordered, executed)
+            meter.note_batch(tally, latest_us, times, is_flush=flushed is not None)
+            self.origins.note(origin, batch, tally, epoch, meter.name, inlet)
+            if flushed is None:
+                self.idle.note(terms, inlet, self._memory.inlets)
+        return Processed(results, epoch, rows)
+
+    def _commit(
+        self,
+        execution: Execution,
+        batch: pa.RecordBatch,
+        origin: Origin | None,
+        inlets: Mapping[str, Inlet],
+        border: Border,
+        known: Mapping[str, pa.RecordBatch],
+        meter: Meter,
+        *,
+        later: bool,
+    ) -> None:
+        """Append the epoch to the log and make it the engine's own."""
+        memory, changes = self._memory, {}
+        if self._journal.store is not None and not self._is_rerunning:
+            is_input = border.input is not None
+            if not is_input:
+                changed = execution.changed.items()
+                changes = {name: memory.changes(name, slots) for name, slots in changed}
+            commit = Commit(
+                memory.epoch + 1, self.clock.time_us(), origin,
+                {} if is_input else memory.storages.to_files({**changes, **known}), batch, inlets,
+                border.input, border.fingerprint, memory.used_slots() if is_input else {},
+            )  # fmt: skip
+            self._journal.append(commit, later=later, meter=meter)
+        memory.advance(origin, inlets, execution.changed, changes)
+        if not self._is_rerunning:
+            images = memory.images if self._logs_input else None
+            self._journal.snapshot_when_due(memory.epoch, images)
+
+    def await_durable(self, terms: Terms, epoch: int) -> None:
+        """Return when the epoch is durable and published."""
+        began = self._now()
+        self._guard.wait(epoch)
+        self._meter(terms).steps["sync"].note(self._now() - began)
+
+    # --- what was seen ------------------------------------------------------------------------
+
+    def metrics_of(self, stream: str) -> StreamMetrics:
+        """What was counted of a stream, and where it stands now."""
+        return self.streams.metrics_of(stream, self.clock.time_us())
+
+    def applied(self, query: str, batch: int) -> tuple[Applied, ...]:
+        """What became of a micro-batch of a query."""
+        return self.origins.applied(query, batch)
+
+    def who_holds(self) -> str:
+        """Who holds events, and how to have them run."""
+        return self.streams.who_holds()
+
+    # --- what a batch needs -------------------------------------------------------------------
+
+    def carrying(self, terms: Terms, given: pa.Schema | None) -> Terms:
+        """The terms with the types of what they carry, as events of this schema have them."""
+        if not terms.carry or terms.carried:
+            return terms
+        found = terms.carrying.get(carried_kinds(terms.carry, given))
+        if found is not None:
+            return found
+        with self._lock, self._guard.running():
+            return self._declared.carrying(terms, given)
+
+    def executor(self, transactions: Sequence[Transaction], updates: bool = False) -> Executor:
+        """Who runs a set of transactions, made once."""
+        key = (updates, *transactions)  # the very same ones: names may be given again
+        if key not in self.executors:
+            signatures = [transaction.signature for transaction in transactions]
+            program = Program(signatures, self._memory.rows, self._memory.pool, updates)
+            self.executors[key] = Executor(program, self.clock)
+        return self.executors[key]
+
+    def _border(self, events: pa.Table, terms: Terms, is_flush: bool) -> Border:
+        """What weak recovery logs of a batch; a flush is logged by what it changes."""
+        return Border.of(events, terms) if self._logs_input and not is_flush else Border()
+
+    def _meter(self, terms: Terms) -> Meter:
+        return self.streams.meter(terms)
