@@ -84,7 +84,7 @@ class HeadgateSource(DataSource):
         text = self.options.get("hold")
         if text is None:
             return HOLD_SECONDS
-        from headgate.engine.order import parse_duration  # loads Numba: only who asks pays
+        from headgate.engine.terms import parse_duration  # loads Numba: only who asks pays
 
         return parse_duration(text, "the option hold") / 1e6
 
