@@ -23,7 +23,7 @@ from headgate.durability.frame import commit_of
 from headgate.durability.scan import LogReader
 from headgate.errors import DamageError, HeadgateError
 from headgate.io import RealDisk
-from headgate.query.store_sql import query_store
+from headgate.query.stored import query_store
 
 things = hg.Table("things", "id bigint, v bigint", key="id")
 

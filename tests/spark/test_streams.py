@@ -16,7 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import headgate as hg
 from headgate.spark.readers import StreamReader
-from headgate.spark.selection import Range, ResultsSelection
+from headgate.spark.selection import NumberRange, ResultsSelection
 from tests.spark.stores import Writer
 
 
@@ -77,7 +77,7 @@ def test_a_limit_bounds_the_epochs_of_a_batch(
 
 def test_a_query_of_what_is_there_now_leaves_later_epochs(tmp_path: Path, writer: Writer) -> None:
     commit(writer, 2)
-    selection = ResultsSelection(str(tmp_path / "store"), "*", Range(1, 3))
+    selection = ResultsSelection(str(tmp_path / "store"), "*", NumberRange(1, 3))
     reader = StreamReader(selection, pa.schema([("epoch", pa.int64())]), None, None)
     reader.prepareForTriggerAvailableNow()
     commit(writer, 2)

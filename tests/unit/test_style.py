@@ -50,6 +50,8 @@ TESTING_SEES_FROM = LAYERS.index("dataflow")
 
 # The one way up: `engine.sink` hands out the face that Spark calls.
 DOORS = {("engine", "headgate.spark.sink")}
+# Studies are for the command line, and for bench/ beside the package: nothing that runs needs them.
+LABORATORY_FOR = "cli"
 # Above Spark, but usable at once and with no Java: these reach for it only when asked.
 LAZY_ABOVE_SPARK = {PUBLIC, "cli", "web"}
 
@@ -141,6 +143,8 @@ def may_import(layer: str, found: Import) -> bool:
         return True  # it imports no pyspark
     if target == "spark" and layer in LAZY_ABOVE_SPARK:
         return found.lazy
+    if target == "lab":
+        return layer in (LABORATORY_FOR, "lab")
     if layer == PUBLIC or target in (layer, ERRORS):
         return True
     if target in (PUBLIC, TESTING) or layer == ERRORS:
@@ -393,6 +397,8 @@ CANARIES: list[tuple[Rule, str, str]] = [
     (layering, "__init__.py", "from headgate.spark.register import register"),
     (layering, "cli/demo.py", "from headgate.spark import sink"),
     (layering, "extras/thing.py", "x = 1"),
+    (layering, "web/server.py", "from headgate.lab.simulation import simulate"),
+    (layering, "engine/engine.py", "from headgate.lab.simulation import simulate"),
     (pyspark_only_in_spark, "engine.py", "def f():\n    from pyspark.sql import DataFrame"),
     (pyspark_only_in_spark, "cli/demo.py", "import pyspark"),
     (lengths, "state/table.py", "x = 1\n" * (FILE_LINES_MAX + 1)),
@@ -422,6 +428,7 @@ CLEAN: list[tuple[Rule, str, str]] = [
     (layering, "__init__.py", "def __getattr__(n):\n    from headgate.spark import register"),
     (layering, "cli/demo.py", "def f():\n    from headgate.spark import sink"),
     (layering, "testing/disk.py", "from headgate.io import files"),
+    (layering, "cli/simulation.py", "from headgate.lab.simulation import simulate"),
     (layering, "spark/sink.py", "from headgate.engine.engine import Engine"),
     (pyspark_only_in_spark, "spark/sink.py", "import pyspark"),
     (function_lengths, "state/table.py", LONG_FUNCTION.rpartition("    step")[0]),

@@ -16,8 +16,8 @@ import httpx
 import pytest
 
 import headgate as hg
-from headgate.web.origins import Origins
-from headgate.web.refusals import Refusal, refusal_of
+from headgate.web.admission import AllowedOrigins
+from headgate.web.refusals import Refused, refusal_of
 from tests.web.bank import open_bank
 from tests.web.conftest import PROGRAM, Running, serving
 
@@ -100,11 +100,11 @@ def test_a_header_that_says_who_asks_comes_once(server: Running) -> None:
 
 
 def test_every_name_can_be_allowed() -> None:
-    Origins.of("127.0.0.1", ["*"], []).check("anything.example.com", None)
-    with pytest.raises(Refusal, match="allow-host"):
-        Origins.of("127.0.0.1", ["other"], []).check("anything.example.com", None)
+    AllowedOrigins.of("127.0.0.1", ["*"], []).check("anything.example.com", None)
+    with pytest.raises(Refused, match="allow-host"):
+        AllowedOrigins.of("127.0.0.1", ["other"], []).check("anything.example.com", None)
     with pytest.raises(hg.InputError, match="no origin"):
-        Origins.of("127.0.0.1", [], ["example.org"])
+        AllowedOrigins.of("127.0.0.1", [], ["example.org"])
 
 
 # ---------------------------------------------------------------- folders

@@ -25,8 +25,7 @@ from headgate.durability.format import VERSION as STORE_FORMAT
 from headgate.durability.manifest import version_at
 from headgate.durability.reader import stored_names
 from headgate.errors import HeadgateError, InputError
-from headgate.query.store_sql import query_store, tables_of
-from headgate.query.stored import read_table
+from headgate.query.stored import query_store, read_table, tables_of
 
 UUID = re.compile(r"([0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
@@ -38,21 +37,12 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except HeadgateError as error:
-            say_error(str(error))
+            output.say_error(str(error))
             raise typer.Exit(1) from None
         except BrokenPipeError:
             # Whoever read our output has enough, as in `headgate sql ... | head`.
             sys.stderr.close()
             raise typer.Exit(0) from None
-
-
-def say_error(message: str) -> None:
-    """One line on standard error; what DuckDB draws below its messages is left out."""
-    lines = message.partition("\n\nLINE ")[0].split("\n")
-    message = " ".join(line.strip() for line in lines if line.strip())
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
-    console.print("[bold red]error:[/bold red]", end=" ")
-    console.print(output.visible(message), markup=False)
 
 
 app = typer.Typer(
@@ -201,7 +191,7 @@ def serve(
     )
     hosts, origins = tuple(allow_host or ()), tuple(allow_origin or ())
     settings = server.Settings(host, port, token_file, not no_token, limits, hosts, origins)
-    server.serve(import_module("headgate.web.target").open_target(target), settings, typer.echo)
+    server.serve(import_module("headgate.web.served").open_target(target), settings, typer.echo)
 
 
 def _extra(module: str, extra: str) -> Any:
@@ -377,11 +367,9 @@ def verify(store: Store) -> None:
 
         headgate verify bank
     """
-    from headgate.cli.verdict import show
-
     stores.require_store(store)
     report = durability.verify(store)
-    show(output.make_console(), report, str(store))
+    stores.show_report(output.make_console(), report, str(store))
     if not report.is_whole:
         raise typer.Exit(1)
 

@@ -22,7 +22,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table as Grid
 
 from headgate.cli import ledger, proof
-from headgate.cli.tally import Replay, Tally
+from headgate.cli.proof import DemoTally, RecognisedBatch
+from headgate.durability import StoreReader
 from headgate.engine.engine import Engine, open_engine
 from headgate.errors import HeadgateError, InputError
 from headgate.query.sql import run_sql
@@ -36,7 +37,7 @@ RELEASE_SECONDS_MAX = 30.0
 
 
 @dataclass(frozen=True)
-class Place:
+class DemoFolder:
     """The demo's folder and what lies in it."""
 
     folder: Path
@@ -85,7 +86,7 @@ def run_demo(console: Console, folder: Path, count: int, files: int) -> None:
     console.print(f"All of it took {time.perf_counter() - started:.0f} s.")
 
 
-def _fresh(folder: Path) -> Place:
+def _fresh(folder: Path) -> DemoFolder:
     """An empty folder for the demo; only what an earlier demo made is ever removed."""
     if folder.exists() and any(folder.iterdir()):
         if not (folder / MARKER).exists():
@@ -93,7 +94,7 @@ def _fresh(folder: Path) -> Place:
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MARKER).write_text("headgate demo replaces this folder whenever it runs again\n")
-    return Place(folder.resolve())
+    return DemoFolder(folder.resolve())
 
 
 @contextmanager
@@ -112,11 +113,13 @@ def _done(console: Console, what: str) -> None:
 # --- the query, its stop and its restart ------------------------------------------------------
 
 
-def _run_with_restart(console: Console, spark: Any, place: Place, events: pa.Table) -> Tally:
+def _run_with_restart(
+    console: Console, spark: Any, place: DemoFolder, events: pa.Table
+) -> DemoTally:
     with _step(console, "open", "the store, its transactions compiled"):
         engine = _open(place)
         _load(engine)
-    tally = Tally(events, ledger.FIRST_BALANCE * ROWS)
+    tally = DemoTally(events, ledger.FIRST_BALANCE * ROWS)
     with engine:
         _Run(spark, place, engine, tally, events.num_rows // 2).watch(console, events.num_rows)
     batch_id = forget_last_commit(place.checkpoint)
@@ -133,11 +136,11 @@ def _run_with_restart(console: Console, spark: Any, place: Place, events: pa.Tab
     return tally
 
 
-def _show_replay(console: Console, tally: Tally, batch_id: int) -> None:
+def _show_replay(console: Console, tally: DemoTally, batch_id: int) -> None:
     wanted = [replay for replay in tally.replays if replay.batch_id == batch_id]
     if not wanted:
         raise HeadgateError(f"Spark sent micro-batch {batch_id} again and it was not recognised")
-    replay: Replay = wanted[0]
+    replay: RecognisedBatch = wanted[0]
     _done(
         console,
         f"start it again on the same checkpoint: Spark sent micro-batch {batch_id} again, the "
@@ -146,7 +149,7 @@ def _show_replay(console: Console, tally: Tally, batch_id: int) -> None:
     )
 
 
-def _open(place: Place) -> Engine:
+def _open(place: DemoFolder) -> Engine:
     return open_engine(
         place.store,
         tables=[ledger.accounts, ledger.assets],
@@ -164,7 +167,7 @@ class _Run:
     """One run of the streaming query; with `stop_at` it is stopped when so many events ran."""
 
     def __init__(
-        self, spark: Any, place: Place, engine: Engine, tally: Tally, stop_at: int | None
+        self, spark: Any, place: DemoFolder, engine: Engine, tally: DemoTally, stop_at: int | None
     ) -> None:
         self._place = place
         self._engine = engine
@@ -230,7 +233,7 @@ class _Run:
             raise HeadgateError(f"the streaming query failed: {reason}; Spark's log is {log}")
 
 
-def _screen(tally: Tally, engine: Engine, count: int, query_seconds: float) -> Grid:
+def _screen(tally: DemoTally, engine: Engine, count: int, query_seconds: float) -> Grid:
     """What is shown while the stream flows."""
     outcomes = ", ".join(f"{number:,} {name}" for name, number in sorted(tally.outcomes.items()))
     grid = Grid.grid(padding=(0, 1))
@@ -262,7 +265,7 @@ def _numbers(folder: Path) -> Iterator[int]:
 # --- the proof --------------------------------------------------------------------------------
 
 
-def _read_results(spark: Any, place: Place) -> pa.Table:
+def _read_results(spark: Any, place: DemoFolder) -> pa.Table:
     # One task for each thread: starting a Python worker costs more than reading an epoch.
     reader = spark.read.format("headgate").option("stream", "*").option("partitions", 2)
     columns = ["epoch", "event", "transaction", "outcome", "reason"]
@@ -271,7 +274,7 @@ def _read_results(spark: Any, place: Place) -> pa.Table:
 
 
 def _prove(
-    console: Console, place: Place, events: pa.Table, results: pa.Table, tally: Tally
+    console: Console, place: DemoFolder, events: pa.Table, results: pa.Table, tally: DemoTally
 ) -> None:
     tables = {"events": events, "results": results, **_tables(place)}
 
@@ -288,8 +291,6 @@ def _prove(
         raise HeadgateError(f"the demo's proof does not hold: {'; '.join(broken)}")
 
 
-def _tables(place: Place) -> dict[str, pa.Table]:
-    from headgate.durability import StoreReader
-
+def _tables(place: DemoFolder) -> dict[str, pa.Table]:
     reader = StoreReader.open(place.store)
     return {name: reader.table(name) for name in ("accounts", "assets")}

@@ -186,3 +186,12 @@ def amount_of_bytes(count: int) -> str:
             return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} GiB"
+
+
+def say_error(message: str) -> None:
+    """One line on standard error; what DuckDB draws below its messages is left out."""
+    lines = message.partition("\n\nLINE ")[0].split("\n")
+    message = " ".join(line.strip() for line in lines if line.strip())
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console.print("[bold red]error:[/bold red]", end=" ")
+    console.print(visible(message), markup=False)

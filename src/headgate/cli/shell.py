@@ -19,7 +19,7 @@ import duckdb
 from headgate.cli import output, stores
 from headgate.durability import StoreReader
 from headgate.errors import HeadgateError, InputError
-from headgate.query.store_sql import RESULT_COLUMNS, RESULTS, query_store, tables_of
+from headgate.query.stored import RESULT_COLUMNS, RESULTS, query_store, tables_of
 from headgate.state.schema import Schema
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ HELP = """\
 \\d TABLE      the columns of one     \\epoch N      tables as of epoch N, "newest" for now
 \\h            this list              \\q            leave
 A query ends with ; and may take several lines. "results" holds the results of transactions."""
-
-Say = Callable[[str], None]
 
 
 class Shell:
@@ -84,13 +82,11 @@ class Shell:
             self._attempt(lambda: self._query(text))
 
     def _attempt(self, action: Callable[[], None]) -> None:
-        from headgate.cli.commands import say_error
-
         try:
             action()
         except HeadgateError as error:
             sys.stdout.flush()
-            say_error(str(error))
+            output.say_error(str(error))
 
     def _query(self, text: str) -> None:
         began = time.perf_counter()

@@ -29,7 +29,7 @@ from headgate.parallel.decision import Thresholds
 from headgate.parallel.precedence import Units
 from headgate.state.compiled import cache_folder
 from headgate.transactions import Transaction
-from headgate.web.target import open_program
+from headgate.web.served import open_program
 
 SHOWN_CORES = (1, 2, 4, 8, 16, 32, 64)
 UNITS = "ready-operation-eager"  # what an abort undoes, and runs again, is least

@@ -1,11 +1,19 @@
-"""Stores as the commands see them: opened for reading only, beside a writer or without one."""
+"""Stores as the commands see them: opened to read, and what is said of one that was examined.
+
+Reading needs no writer and disturbs none. `headgate verify` says what the examination found and
+what the owner of the store can do next.
+"""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-from headgate.durability import StoreReader
+from rich.console import Console
+from rich.text import Text
+
+from headgate.cli.output import amount_of_bytes, numbers, visible
+from headgate.durability import Report, StoreReader
 from headgate.durability.format import MANIFEST_NAME
 from headgate.errors import InputError
 
@@ -28,3 +36,72 @@ def require_store(path: Path) -> None:
     else:
         advice = "check the path, or make a store with hg.open(path, ...) or `headgate demo`"
     raise InputError(f"there is no store at {os.path.abspath(path)}: {advice}")
+
+
+def show_report(console: Console, report: Report, store: str) -> None:
+    """Print the findings, then the verdict; `store` is the path as the user wrote it."""
+    for name, value in _facts(report):
+        console.print(Text.assemble((f"{name:<10}", "dim"), visible(value)), soft_wrap=True)
+    for damage in report.damages:
+        console.print(
+            Text.assemble((f"{'damaged':<10}", "bold red"), visible(damage)), soft_wrap=True
+        )
+    style = "green" if report.is_whole else "bold red"
+    word = "whole" if report.is_whole else "DAMAGED"
+    console.print(
+        Text.assemble((f"{word}: ", style), visible(verdict(report, store))), soft_wrap=True
+    )
+
+
+def _facts(report: Report) -> list[tuple[str, str]]:
+    published = "not readable" if report.published is None else f"epoch {report.published}"
+    log = (
+        f"{report.segments} segment(s), {len(report.epochs):,} whole epochs, "
+        f"{amount_of_bytes(report.log_bytes)}"
+    )
+    return [
+        ("store", f"{report.path}, {report.tables} table(s)"),
+        ("published", published),
+        ("log", log),
+        ("snapshots", f"at epoch {numbers(report.snapshots)}" if report.snapshots else "none"),
+        ("tail", _tail(report)),
+    ]
+
+
+def _tail(report: Report) -> str:
+    """What lies behind the published epoch; none of it was ever acknowledged."""
+    parts = []
+    if report.unpublished:
+        parts.append(f"epoch {numbers(report.unpublished)} whole and not yet published")
+    if report.torn is not None:
+        name = os.path.basename(report.torn.file)
+        parts.append(
+            f"unfinished bytes in {name} from offset {report.torn.offset} on: being written now, "
+            "or cut off when the store is next opened; no commit was acknowledged there"
+        )
+    return "; ".join(parts) or "nothing behind it"
+
+
+def verdict(report: Report, store: str) -> str:
+    """One sentence or two: what opening gives, what is lost, what can be read."""
+    readable, last = report.readable, report.last_epoch
+    opens = bool(readable) and readable[-1] == last
+    if report.is_whole:
+        return f"opening the store gives epoch {max([last, *report.unpublished])}, nothing is lost"
+    said = []
+    if report.lost:
+        said.append(f"the changes and results of epoch {numbers(report.lost)} are lost")
+    if report.is_mixed:
+        said.append("the store is refused until the files that do not belong here are taken out")
+        return "; ".join(said)
+    if opens:
+        said.append(f"opening the store gives epoch {last}, the newest one")
+    else:
+        said.append("opening the store to write is refused: restore it from a backup")
+    if readable and readable != [0] and report.published is not None:
+        said.append(f"the tables can be read at epoch {numbers(readable)}")
+        example = f'headgate sql {store} --epoch {readable[-1]} "select ..."'
+        said[-1] += "" if opens else f", the newest with: {example}"
+    elif not opens:
+        said.append("no epoch can be read")
+    return "; ".join(said)

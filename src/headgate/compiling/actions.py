@@ -29,6 +29,7 @@ from headgate.compiling.values import (
     abort_type,
 )
 from headgate.errors import InputError
+from headgate.state.layout import HEADER_ALIVE
 from headgate.state.parameters import Row
 
 
@@ -152,7 +153,7 @@ def _abort_not(value: Any) -> Any:
 def _bury(typing_context: Any, row: Any) -> Any:
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         pointer = builder.inttoptr(args[0], I64.as_pointer())
-        builder.store(builder.and_(builder.load(pointer), I64(-2)), pointer)
+        builder.store(builder.and_(builder.load(pointer), I64(~HEADER_ALIVE)), pointer)
         return context.get_dummy_value()
 
     return types.void(row), generate

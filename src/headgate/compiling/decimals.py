@@ -16,6 +16,7 @@ from typing import Any
 
 from llvmlite import ir
 from numba.core import types
+from numba.core.typeconv import Conversion
 from numba.extending import intrinsic, lower_cast, models, overload, register_model
 
 from headgate.compiling.floats import quotient
@@ -44,8 +45,6 @@ class DecimalType(types.Type):
         return None
 
     def can_convert_from(self, typing_context: Any, other: Any) -> Any:
-        from numba.core.typeconv import Conversion
-
         fits = isinstance(other, types.Integer) or (
             isinstance(other, DecimalType) and other.scale <= self.scale
         )

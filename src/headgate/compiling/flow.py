@@ -16,6 +16,10 @@ from numba.core.controlflow import CFGraph
 EXIT = -1
 
 
+class Unsliceable(Exception):
+    """Why a function stays whole."""
+
+
 class Flow:
     """The control flow of a function without its aborts."""
 
@@ -173,6 +177,4 @@ class Flow:
 
 
 def _unsliceable(statement: Any, why: str) -> Exception:
-    from headgate.compiling.slicing import Unsliceable
-
     return Unsliceable(f"line {statement.loc.line}: {why}")

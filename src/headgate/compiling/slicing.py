@@ -21,7 +21,7 @@ from numba.core.compiler import run_frontend
 
 from headgate.compiling import actions
 from headgate.compiling.bytecode import is_user_function, mended, references
-from headgate.compiling.flow import Flow
+from headgate.compiling.flow import Flow, Unsliceable
 from headgate.compiling.signature import OutputColumns, Signature
 from headgate.state.table import Access
 
@@ -30,10 +30,6 @@ _STATEMENTS = (ir.Assign, ir.SetAttr, ir.Jump, ir.Branch, ir.Return, ir.Del)
 
 # A variable; ("row", parameter): the values in its rows; ("old", parameter): before any change.
 Node = str | tuple[str, str]
-
-
-class Unsliceable(Exception):
-    """Why a function stays whole."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +51,7 @@ class Slicing:
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptSlice:
     """A slice with what it keeps of the function's variables and guards."""
 
     slice: Slice
@@ -298,7 +294,7 @@ class Analysis:
                 seeds += [variable.name for variable in statement.list_vars()]
         return self.closure(seeds)
 
-    def parts(self) -> list[Kept]:
+    def parts(self) -> list[KeptSlice]:
         """One slice for each set of rows that are written together; the cheapest is the head."""
         accesses = {n: role for n, role in self.roles.items() if isinstance(role, Access)}
         groups = self._groups(accesses) or [frozenset[str]()]
@@ -319,7 +315,7 @@ class Analysis:
             tested = {one for one, need in guards.items() if _rows(need, accesses) <= read}
             kept = needs[place].union(*(guards[label] for label in tested))
             part = Slice(group, frozenset(read), place == head)
-            found.append(Kept(part, kept, tested))
+            found.append(KeptSlice(part, kept, tested))
         return found
 
     def _groups(self, accesses: Mapping[str, Access]) -> list[frozenset[str]]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from llvmlite import ir
 from numba.core import cgutils, types
-from numba.core.imputils import lower_builtin
+from numba.core.imputils import RefType, iternext_impl, lower_builtin
 from numba.core.typing.templates import (
     AbstractTemplate,
     AttributeTemplate,
@@ -433,8 +433,6 @@ def _start_walk(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 @lower_builtin("iternext", WalkType)
 def _step_walk(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    from numba.core.imputils import RefType, iternext_impl
-
     @iternext_impl(RefType.UNTRACKED)
     def step(context: Any, builder: Any, sig: Any, args: Any, result: Any) -> None:
         kind = sig.args[0]

@@ -22,7 +22,7 @@ from headgate.durability.decoding import decoding
 from headgate.durability.frame import changes_in, meta_of, results_of
 from headgate.durability.lineage import Lineage
 from headgate.durability.replay import Replay, concatenated
-from headgate.durability.scan import Frame, LogReader
+from headgate.durability.scan import FoundFrame, LogReader
 from headgate.durability.snapshot import Block, Snapshot, newest_snapshot, write_snapshot
 from headgate.errors import InvariantError
 from headgate.io import Disk
@@ -102,12 +102,12 @@ def images_from_log(
     return {name: _items(base, name, changes.get(name), worn) for name in dict.fromkeys(names)}
 
 
-def _collect(frame: Frame, replays: dict[str, Replay], mark: Mark) -> None:
+def _collect(frame: FoundFrame, replays: dict[str, Replay], mark: Mark) -> None:
     with frame.decoding():
         _collect_parts(frame, replays, mark)
 
 
-def _collect_parts(frame: Frame, replays: dict[str, Replay], mark: Mark) -> None:
+def _collect_parts(frame: FoundFrame, replays: dict[str, Replay], mark: Mark) -> None:
     meta = meta_of(frame.payload)
     if "input" in meta:
         raise InvariantError(

@@ -45,7 +45,7 @@ def backup(
     reader = StoreReader.open(path, disk)
     with finding(reader.path), reader.hold() as held:
         last = reader.last_epoch()
-        copy = _Copy(reader, local_folder(to), disk or RealDisk(), clock or RealClock())
+        copy = _Copying(reader, local_folder(to), disk or RealDisk(), clock or RealClock())
         base = copy.whole_snapshot(held.first_epoch, held.first_epoch)
         if base is None and held.first_epoch:
             raise copy.no_snapshot(held.first_epoch)
@@ -68,14 +68,14 @@ def restore(
         first, last = held.first_epoch, reader.last_epoch()
         if not first <= epoch <= last:
             raise InputError(f"no epoch {epoch} in {reader.path}: it has epochs {first} to {last}")
-        copy = _Copy(reader, local_folder(to), disk or RealDisk(), clock or RealClock())
+        copy = _Copying(reader, local_folder(to), disk or RealDisk(), clock or RealClock())
         base = copy.whole_snapshot(first, epoch)
         if base is None and first:
             raise copy.no_snapshot(epoch)
         return copy.write(base, epoch, shortcut=False)
 
 
-class _Copy:
+class _Copying:
     """One copy in the making."""
 
     def __init__(self, reader: StoreReader, to: str, disk: Disk, clock: Clock) -> None:

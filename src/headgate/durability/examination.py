@@ -21,7 +21,7 @@ from headgate.durability.frame import commit_of
 from headgate.durability.head import Published, read_head
 from headgate.durability.lineage import check_lineage, is_left_alone, no_manifest
 from headgate.durability.manifest import read_lineage, read_manifest, version_at
-from headgate.durability.scan import Frame, LogReader, Tail, Torn, whole_frames
+from headgate.durability.scan import FoundFrame, LogReader, Tail, Torn, whole_frames
 from headgate.durability.snapshot import Snapshot
 from headgate.errors import DamageError, InputError
 from headgate.io import Disk, RealDisk, local_folder, read_file
@@ -299,7 +299,7 @@ class _Examination:
                 "in the log: a loss of power took them, or a writer is just at work"
             )
 
-    def _note(self, frame: Frame) -> None:
+    def _note(self, frame: FoundFrame) -> None:
         epoch = frame.header.epoch
         self._ends[epoch] = frame.end
         self._position = frame.end

@@ -348,7 +348,7 @@ def batches_of(held: pa.Table | None) -> list[pa.RecordBatch]:
 
 
 @dataclass(frozen=True)
-class Part:
+class PayloadPart:
     """One part of a payload."""
 
     kind: int
@@ -363,7 +363,7 @@ class Part:
         return batch_of(self.body)
 
 
-def parts_of(payload: pa.Buffer) -> Iterator[Part]:
+def parts_of(payload: pa.Buffer) -> Iterator[PayloadPart]:
     """The parts of a payload whose checksum was found right."""
     view = memoryview(payload)
     place = 0
@@ -377,7 +377,7 @@ def parts_of(payload: pa.Buffer) -> Iterator[Part]:
         if body + body_length > size:
             raise ValueError(f"a part at {place} of the payload passes its end")
         name = bytes(view[name_start : name_start + name_length]).decode()
-        yield Part(kind, name, payload.slice(body, body_length), form)
+        yield PayloadPart(kind, name, payload.slice(body, body_length), form)
         place = layout.aligned(body + body_length, form)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from headgate.durability import format as layout
 from headgate.errors import DamageError
@@ -36,9 +36,6 @@ class Lineage:
     def branched(self, disk: Disk) -> Lineage:
         """The lineage of a copy; all its files are written anew."""
         return Lineage(self.store or disk.token(), disk.token(), None)
-
-    def carried_up_to(self, epoch: int) -> Lineage:
-        return replace(self, carried=epoch)
 
 
 UNKNOWN = Lineage()

@@ -20,7 +20,7 @@ from headgate.durability.format import Position
 from headgate.durability.frame import EncodeBuffer, write_frame
 from headgate.durability.lineage import UNKNOWN, Lineage
 from headgate.durability.packing import Packer
-from headgate.durability.scan import Frame
+from headgate.durability.scan import FoundFrame
 from headgate.errors import InvariantError
 from headgate.io import Clock, Disk, File
 
@@ -90,7 +90,7 @@ class LogWriter:
         self.position = Position(commit.epoch, self.position.segment, end, header.checksum)
         return self.position
 
-    def copy(self, frame: Frame) -> Position:
+    def copy(self, frame: FoundFrame) -> Position:
         """Write a frame of another log as the next one of this, with its place in this chain."""
         if self.is_full():
             if self._file is not None:

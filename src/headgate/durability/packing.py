@@ -44,7 +44,7 @@ _CODES = {kind: code for code, (kind, _) in _FIXED.items()} | {
 
 
 @dataclass(frozen=True, slots=True)
-class _Column:
+class _PackedColumn:
     """How one column is read: its type, the bytes of a value (0: bits, -1: a text), its values."""
 
     type: pa.DataType
@@ -54,11 +54,11 @@ class _Column:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shape:
+class _PackedShape:
     """A description that was understood."""
 
     schema: pa.Schema
-    columns: tuple[_Column, ...]
+    columns: tuple[_PackedColumn, ...]
 
 
 class Packer:
@@ -228,7 +228,7 @@ class _Bytes:
     def text(self) -> bytes:
         return self.take(self.count())
 
-    def array(self, column: _Column, rows: int, has_nulls: bool) -> pa.Array:
+    def array(self, column: _PackedColumn, rows: int, has_nulls: bool) -> pa.Array:
         """The next column, its offsets and indices not yet looked at."""
         valid = pa.py_buffer(self.take((rows + 7) // 8)) if has_nulls else None
         if column.width < 0:
@@ -245,7 +245,7 @@ class _Bytes:
             raise ValueError(f"{len(self._content) - self._place} bytes too many")
 
 
-_shapes: dict[bytes, _Shape] = {}
+_shapes: dict[bytes, _PackedShape] = {}
 
 
 def unpack(content: bytes) -> pa.RecordBatch:
@@ -268,7 +268,7 @@ def unpack(content: bytes) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=shape.schema)
 
 
-def _shape(description: bytes) -> _Shape:
+def _shape(description: bytes) -> _PackedShape:
     found = _shapes.get(description)
     if found is None:
         found = _understood(description)
@@ -278,7 +278,7 @@ def _shape(description: bytes) -> _Shape:
     return found
 
 
-def _understood(description: bytes) -> _Shape:
+def _understood(description: bytes) -> _PackedShape:
     rest = _Bytes(_inflated(description))
     count, pairs = _COUNTS.unpack(rest.take(_COUNTS.size))
     fields, columns = [], []
@@ -288,10 +288,10 @@ def _understood(description: bytes) -> _Shape:
         columns.append(column)
     metadata = {rest.text(): rest.text() for _ in range(pairs)}
     rest.end()
-    return _Shape(pa.schema(fields, metadata or None), tuple(columns))
+    return _PackedShape(pa.schema(fields, metadata or None), tuple(columns))
 
 
-def _understood_field(rest: _Bytes) -> tuple[pa.Field, _Column]:
+def _understood_field(rest: _Bytes) -> tuple[pa.Field, _PackedColumn]:
     name_length, flags, code_length = _FIELD.unpack(rest.take(_FIELD.size))
     name, code = rest.take(name_length).decode(), rest.take(code_length).decode()
     dictionary, is_ordered = None, bool(flags & _ORDERED)
@@ -300,7 +300,7 @@ def _understood_field(rest: _Bytes) -> tuple[pa.Field, _Column]:
         value, width = _typed(code)
         if width >= 0:
             raise ValueError(f"a dictionary of {code!r}")
-        texts = _Column(value, width, None, False)
+        texts = _PackedColumn(value, width, None, False)
         dictionary = rest.array(texts, rest.count(), False)
         dictionary.validate(full=True)
         kind, width = _typed(index)
@@ -308,5 +308,5 @@ def _understood_field(rest: _Bytes) -> tuple[pa.Field, _Column]:
     else:
         kind, width = _typed(code)
         whole = kind
-    column = _Column(kind, width, dictionary, is_ordered)
+    column = _PackedColumn(kind, width, dictionary, is_ordered)
     return pa.field(name, whole, bool(flags & _NULLABLE)), column

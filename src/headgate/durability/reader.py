@@ -25,7 +25,7 @@ from headgate.durability.lineage import check_lineage, is_left_alone, no_manifes
 from headgate.durability.manifest import read_lineage, read_manifest, version_at
 from headgate.durability.recorded import read_results
 from headgate.durability.replay import Replay
-from headgate.durability.scan import Frame, LogReader
+from headgate.durability.scan import FoundFrame, LogReader
 from headgate.durability.snapshot import Snapshot, snapshot_epochs
 from headgate.errors import DamageError, InputError, StoreError
 from headgate.io import Clock, Disk, RealClock, RealDisk, give_way, local_folder
@@ -204,7 +204,7 @@ class StoreReader:
                 image = replay.image()
             return image if with_slots else image.drop_columns([SLOT])
 
-    def _apply(self, replay: Replay, table: str, frame: Frame) -> None:
+    def _apply(self, replay: Replay, table: str, frame: FoundFrame) -> None:
         meta = meta_of(frame.payload)
         if "input" in meta:
             raise InputError(
@@ -301,7 +301,7 @@ def stored_names(declared: Mapping[str, Any]) -> dict[str, str]:
     return {one.get("stored", {}).get("name", name): name for name, one in tables.items()}
 
 
-def _info(frame: Frame) -> CommitInfo:
+def _info(frame: FoundFrame) -> CommitInfo:
     with frame.decoding():
         meta = meta_of(frame.payload)
     source = meta["source"]

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.durability.commit import SLOT
-from headgate.durability.scan import Frame
+from headgate.durability.scan import FoundFrame
 from headgate.errors import InputError
 
 
@@ -87,10 +87,10 @@ class ShortChanges:
 
     def __init__(self, place: RowPlace) -> None:
         self.place = place
-        self._waiting: list[tuple[Frame, pa.RecordBatch]] = []
+        self._waiting: list[tuple[FoundFrame, pa.RecordBatch]] = []
         self._bytes = 0
 
-    def add(self, frame: Frame, batch: pa.RecordBatch) -> None:
+    def add(self, frame: FoundFrame, batch: pa.RecordBatch) -> None:
         """Take the changes of a frame, in the order of the frames."""
         is_short = batch.num_rows <= SHORT_ROWS
         if self._waiting and not (is_short and self._waiting[0][1].schema.equals(batch.schema)):
@@ -107,14 +107,14 @@ class ShortChanges:
             for frame, batch in waiting:
                 self._apply(frame, batch)
 
-    def _apply(self, frame: Frame, batch: pa.RecordBatch) -> None:
+    def _apply(self, frame: FoundFrame, batch: pa.RecordBatch) -> None:
         with frame.decoding():
             try:
                 self.place.apply(batch, frame.header.epoch)
             except InputError as error:  # a row that no one could have written
                 raise ValueError(str(error)) from error
 
-    def _apply_together(self, waiting: list[tuple[Frame, pa.RecordBatch]]) -> bool:
+    def _apply_together(self, waiting: list[tuple[FoundFrame, pa.RecordBatch]]) -> bool:
         """Apply the last change of each slot; False when one of them is not as it should be."""
         batches = [batch for _, batch in waiting]
         epochs = np.array([frame.header.epoch for frame, _ in waiting], np.int64)

@@ -21,7 +21,7 @@ from headgate.durability.frame import changes_in, commit_of, inlets_of, meta_of
 from headgate.durability.head import Published
 from headgate.durability.receiving import Receiver, ShortChanges
 from headgate.durability.replay import Replay
-from headgate.durability.scan import Frame, LogReader, Tail, Torn, read_buffer
+from headgate.durability.scan import FoundFrame, LogReader, Tail, Torn, read_buffer
 from headgate.durability.snapshot import Snapshot, snapshot_epochs
 from headgate.errors import DamageError, DeclarationError
 from headgate.io import Disk
@@ -85,12 +85,12 @@ class Rebuilt:
                 snapshot.read_into(table, place)
         return state
 
-    def apply(self, frame: Frame) -> None:
+    def apply(self, frame: FoundFrame) -> None:
         """Go one epoch on."""
         with frame.decoding():
             self._apply(frame)
 
-    def _apply(self, frame: Frame) -> None:
+    def _apply(self, frame: FoundFrame) -> None:
         meta = meta_of(frame.payload)
         if "input" in meta and self._before_input is None:
             self._before_input = self.mark()
@@ -119,7 +119,7 @@ class Rebuilt:
             place.reserve(self.slots.get(table, 0))
         return found
 
-    def apply_all(self, frames: Iterable[Frame]) -> None:
+    def apply_all(self, frames: Iterable[FoundFrame]) -> None:
         """Go on over frames; afterwards the rows of all are in their places."""
         for frame in frames:
             self.apply(frame)

@@ -29,7 +29,7 @@ _SEARCH_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class FoundFrame:
     """One verified frame and where it was found."""
 
     header: FrameHeader
@@ -114,7 +114,7 @@ class Cursor:
         number = self.position.segment if segment is None else segment
         return os.path.join(self._folder, layout.segment_name(number))
 
-    def next(self) -> Frame | None:
+    def next(self) -> FoundFrame | None:
         """The frame here, verified, and step behind it; None at the end of the log."""
         if not self.enter():
             return None
@@ -128,7 +128,7 @@ class Cursor:
         if layout.frame_checksum(payload, covered, header.previous) != header.checksum:
             raise self._bad("the frame does not match its checksum")
         self._step(header)
-        return Frame(header, payload, self._opened().path, offset, self.position)
+        return FoundFrame(header, payload, self._opened().path, offset, self.position)
 
     def skip(self) -> bool:
         """Step behind the frame here by its header alone; False at the end of the log."""
@@ -239,7 +239,7 @@ class LogReader:
 
     def frames(
         self, start: Position, last_epoch: int, published: Position | None = None
-    ) -> Iterator[Frame]:
+    ) -> Iterator[FoundFrame]:
         """The frames after the start up to an epoch that is known to be durable.
 
         The frame that was published last must be the one that was published.
@@ -352,7 +352,7 @@ class Tail:
         self.position = start
         self.torn: Torn | None = None
 
-    def frames(self) -> Iterator[Frame]:
+    def frames(self) -> Iterator[FoundFrame]:
         """Read to the end; DamageError where a frame that was once durable is damaged."""
         cursor = Cursor(self._disk, self._folder, self.position)
         try:
@@ -467,7 +467,7 @@ def _whole_header(file: File, offset: int) -> FrameHeader | None:
     return header if whole and is_right else None
 
 
-def _check_published(frame: Frame, published: Position) -> None:
+def _check_published(frame: FoundFrame, published: Position) -> None:
     """At the beginning of a segment the place has the checksum of that, not of the frame."""
     if frame.end.segment == published.segment and frame.end != published:
         what = f"epoch {frame.header.epoch} is not the frame that was published"

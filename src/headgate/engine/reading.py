@@ -20,15 +20,14 @@ from headgate.errors import InputError, not_among, shown
 from headgate.query.answer import Answer
 from headgate.query.point import Row, make_getter
 from headgate.query.sql import (
-    Connections,
+    KeptConnections,
     Parameters,
     check_query,
     named_in,
     run_sql,
     select_rows,
 )
-from headgate.query.store_sql import RESULTS, read_results, unite_results
-from headgate.query.stored import read_table
+from headgate.query.stored import RESULTS, read_results, read_table, unite_results
 from headgate.state.schema import Schema
 from headgate.state.storage import require_table
 from headgate.state.table import Table
@@ -66,7 +65,7 @@ class Reading:
         self._recent_results = memory.results
         self._journal = journal
         self._guard = guard
-        self._connections = Connections()
+        self._connections = KeptConnections()
         self.lock: EngineLock = lock
         self.wait: Callable[[int], None] = guard.wait
         guard.publish, guard.hide = self._replica.publish, self._hide

@@ -45,10 +45,10 @@ from headgate.kernels.scheme_source import SCHEMES, SchemeWriter
 from headgate.kernels.source import SourceWriter, output_words
 from headgate.kernels.steps import STEPS
 from headgate.kernels.unit_source import UNIT_KERNELS, UnitWriter
+from headgate.state.compiled import prefetch
 from headgate.state.constraint import Constraint
 from headgate.state.index import mix
 from headgate.state.layout import STORED, row_layout
-from headgate.state.prefetch import prefetch
 from headgate.state.table import Access, Table
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from headgate.state.layout import HEADER_ALIVE
 from headgate.state.rows import Rows
+from headgate.state.spaces import Slots
 
 CHUNK_SLOTS = 1 << 16
 
@@ -23,7 +25,7 @@ class Mirror:
         self._dirty: set[int] = set()
         self._table: pa.Table | None = None
 
-    def note(self, changed: np.ndarray) -> None:
+    def note(self, changed: Slots) -> None:
         """Remember that these slots changed since the last refresh."""
         known = len(self._chunks)
         if len(self._dirty) < known:
@@ -50,6 +52,6 @@ class Mirror:
     def _make(self, chunk: int) -> pa.RecordBatch:
         first = chunk * CHUNK_SLOTS
         last = min(first + CHUNK_SLOTS, self._rows.count)
-        alive = (self._rows.words[first:last, 0] & 1) == 1
+        alive = (self._rows.words[first:last, 0] & HEADER_ALIVE) != 0
         slots = slice(first, last) if alive.all() else first + np.flatnonzero(alive)
         return self._rows.arrow(slots)

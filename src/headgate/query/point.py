@@ -21,7 +21,7 @@ from headgate.io import give_way
 from headgate.query.replica import Copy, Replica
 from headgate.state import index
 from headgate.state.columns import to_stored
-from headgate.state.layout import WORD_BYTES, Layout
+from headgate.state.layout import HEADER_ALIVE, WORD_BYTES, Layout
 from headgate.state.objects import fitted
 from headgate.state.rows import Rows
 from headgate.state.schema import ColumnType
@@ -160,7 +160,7 @@ def get(key):
         if place is not None:
             head, {targets} = unpack(copy.view, place)
             try:
-                if head & 1 and {key} == key:
+                if head & {HEADER_ALIVE} and {key} == key:
                     row = {{{row}}}
                     if copy.mark is mark:
                         return row

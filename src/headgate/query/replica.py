@@ -21,8 +21,11 @@ import pyarrow as pa
 
 from headgate.durability import ALIVE, SLOT
 from headgate.query import mirror
-from headgate.query.overwriting import flags_of, numbers_of, overwrite
+from headgate.state.columns import to_stored
+from headgate.state.compiled import numba
+from headgate.state.layout import HEADER_ALIVE, HEADER_EPOCH_SHIFT, WORD_BYTES
 from headgate.state.rows import Rows
+from headgate.state.spaces import Slots, Words
 from headgate.state.strings import StringPool
 from headgate.state.table import Table
 
@@ -40,7 +43,7 @@ class Origin(Protocol):
     @property
     def rows(self) -> Mapping[str, Rows]: ...
 
-    def changes(self, name: str, slots: np.ndarray, /) -> pa.RecordBatch: ...
+    def changes(self, name: str, slots: Slots, /) -> pa.RecordBatch: ...
 
 
 class Stream(Protocol):
@@ -75,7 +78,7 @@ class Copy:
         self.chunk_count = 0  # chunks that were ever copied
         self.stale: set[int] = set()  # those of them that changed unseen since
 
-    def miss(self, slots: np.ndarray) -> None:
+    def miss(self, slots: Slots) -> None:
         """Remember that these slots changed, for nobody follows the table."""
         known = self.chunk_count
         if len(self.stale) < known:
@@ -120,7 +123,7 @@ class Replica:
     # --- the stream's side, under the engine's lock -------------------------------------------
 
     def note(
-        self, epoch: int, changed: Mapping[str, np.ndarray], logged: Mapping[str, pa.RecordBatch]
+        self, epoch: int, changed: Mapping[str, Slots], logged: Mapping[str, pa.RecordBatch]
     ) -> None:
         """Hand over what an epoch changed; `logged` has it in the log's form, if there is one."""
         handed = {}
@@ -268,3 +271,81 @@ class Replica:
     def tables(self, names: Iterable[str]) -> dict[str, pa.Table]:
         """The tables of this epoch as Arrow; they do not change under whoever holds them."""
         return {name: self.copies[name].mirror.table() for name in names}
+
+
+# --- changed rows put over their old versions -----------------------------------------------------
+
+
+# These kernels keep the interpreter's lock on purpose: they are short, and a thread that gives it
+# up beside busy readers waits many times longer to have it back.
+
+
+@numba.njit(cache=True)
+def _read_bits(bits: np.ndarray, first: int, out: np.ndarray) -> None:
+    for place in range(len(out)):
+        bit = first + place
+        out[place] = (bits[bit >> 3] >> (bit & 7)) & 1
+
+
+@numba.njit(cache=True)
+def _all_stay(words: Words, slots: Slots, alive: np.ndarray, keys: Words) -> bool:
+    """Whether all these rows were and are alive, with the same keys."""
+    for row in range(len(slots)):
+        slot = slots[row]
+        if slot >= len(words) or not alive[row] or words[slot, 0] & HEADER_ALIVE == 0:
+            return False
+        for part in range(len(keys)):
+            if words[slot, 1 + part] != keys[part, row]:
+                return False
+    return True
+
+
+@numba.njit(cache=True)
+def _put(words: Words, slots: Slots, place: int, values: np.ndarray) -> None:
+    for row in range(len(slots)):
+        words[slots[row], place] = values[row]
+
+
+@numba.njit(cache=True)
+def _put_header(words: Words, slots: Slots, header: int) -> None:
+    for row in range(len(slots)):
+        words[slots[row], 0] = header
+
+
+def numbers_of(column: pa.Array) -> np.ndarray:
+    """The values of an int64 array without nulls."""
+    return np.frombuffer(column.buffers()[1], np.int64)[column.offset : column.offset + len(column)]
+
+
+def flags_of(column: pa.Array) -> np.ndarray:
+    """The values of a boolean array without nulls."""
+    out = np.empty(len(column), np.bool_)
+    _read_bits(np.frombuffer(column.buffers()[1], np.uint8), column.offset, out)
+    return out
+
+
+def overwrite(
+    rows: Rows, slots: Slots, alive: np.ndarray, changes: pa.RecordBatch, epoch: int
+) -> bool:
+    """Put the rows in their slots if that is all there is to do: none comes, goes or has a new key.
+
+    Else nothing is changed, and False says that the index needs mending, too.
+    """
+    stored = [
+        to_stored(changes.column(field.name), field.type, rows.pool, rows.table.name).values
+        for field in rows.layout.fields
+    ]
+    values = dict(zip((field.name for field in rows.layout.fields), stored, strict=True))
+    keys = rows.key_words([values[name] for name in rows.table.key])
+    if not _all_stay(rows.words, slots, alive, keys):
+        return False
+    for field in rows.layout.fields:
+        if field.is_key:
+            continue
+        if values[field.name].dtype.itemsize == WORD_BYTES:
+            words = np.ascontiguousarray(values[field.name]).view(np.int64)
+            _put(rows.words, slots, field.offset // WORD_BYTES, words)
+        else:
+            rows.records[field.name][slots] = values[field.name]
+    _put_header(rows.words, slots, (epoch << HEADER_EPOCH_SHIFT) | HEADER_ALIVE)
+    return True

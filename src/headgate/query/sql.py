@@ -1,6 +1,8 @@
 """SQL: read-only queries by DuckDB over the Arrow tables of one epoch, and nothing else.
 
-DuckDB gets no access to files, the network or Python variables; only SELECT and its kin run.
+DuckDB gets no access to files, the network or Python variables; only SELECT and its kin run. A
+limit says how much a query may answer, and is a hand on it while it runs, to stop it; it holds for
+the thread that set it, and for every query that runs in it meanwhile.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import duckdb
@@ -17,7 +20,6 @@ import pyarrow as pa
 
 from headgate.errors import InputError, LimitError, not_among
 from headgate.query.answer import Answer
-from headgate.query.limits import Limit, current_limit
 from headgate.state.schema import split_list
 from headgate.state.table import Table
 
@@ -26,10 +28,11 @@ Parameters = Sequence[Any] | Mapping[str, Any] | None
 _READ_ONLY = ("SELECT", "EXPLAIN")
 _BATCH_ROWS = 1 << 16
 _KEPT_CONNECTIONS_MAX = 8
+_current: ContextVar[Limit | None] = ContextVar("limit", default=None)
 _EXPLAIN = re.compile(r"\s*explain\b(?:\s*\([^)]*\)|\s+analyze\b)?", re.IGNORECASE)
 
 
-class Connections:
+class KeptConnections:
     """Connections that are kept between queries: to make one takes longer than most queries.
 
     Nothing of a query stays in them: they only ever run SELECT, and one that failed is closed.
@@ -78,14 +81,17 @@ def run_sql(
     tables: Mapping[str, pa.Table],
     parameters: Parameters = None,
     *,
-    connections: Connections | None = None,
+    connections: KeptConnections | None = None,
     epoch: int | None = None,
 ) -> Answer:
     """Run one read-only query over these tables, which are of the given epoch."""
     check_query(query, parameters)
     limit = current_limit() or Limit()
     try:
-        with (connections or Connections()).one(limit) as connection, limit.watching(connection):
+        with (
+            (connections or KeptConnections()).one(limit) as connection,
+            limit.watching(connection),
+        ):
             _check_read_only(connection, query)
             for name, table in tables.items():
                 connection.register(name, table)
@@ -210,3 +216,79 @@ def _hint(message: str, tables: Mapping[str, pa.Table]) -> str:
     if "does not exist" in message:
         return f"{message}\nThe tables are: {', '.join(tables) or 'none'}"
     return message
+
+
+# --- limits ---------------------------------------------------------------------------------------
+
+
+class Limit:
+    """The bounds of one query; `stop` may be called from any thread, also before it runs.
+
+    DuckDB holds to them as far as it can: not within one call of a function over one value. Queries
+    of strangers run in a process of their own for that reason (web/worker.py).
+    """
+
+    def __init__(
+        self,
+        rows_max: int | None = None,
+        memory: str | None = None,
+        threads: int | None = None,
+    ) -> None:
+        self.rows_max = rows_max
+        self.memory = memory
+        self.threads = threads
+        self._lock = threading.Lock()
+        self._connection: Any = None
+        self._reason: str | None = None
+
+    def stop(self, reason: str) -> None:
+        """End the query; whoever runs it gets a LimitError with this reason."""
+        with self._lock:
+            self._reason = self._reason or reason
+            if self._connection is not None:
+                self._connection.interrupt()
+
+    @contextmanager
+    def watching(self, connection: Any) -> Iterator[None]:
+        """While a query runs on this connection, `stop` interrupts it."""
+        with self._lock:
+            self.check()
+            self._connection = connection
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._connection = None
+
+    def check(self) -> None:
+        """LimitError when the query was told to stop."""
+        if self._reason is not None:
+            raise LimitError(self._reason)
+
+    def read(self, reader: pa.RecordBatchReader) -> pa.Table:
+        """All that a query found, as long as that is not too much."""
+        batches, count = [], 0
+        for batch in reader:
+            self.check()
+            count += batch.num_rows
+            if self.rows_max is not None and count > self.rows_max:
+                raise LimitError(
+                    f"the query finds more than {self.rows_max:,} rows: ask for less; add LIMIT"
+                )
+            batches.append(batch)
+        return pa.Table.from_batches(batches, schema=reader.schema)
+
+
+def current_limit() -> Limit | None:
+    """The limit of the query that this thread is about to run."""
+    return _current.get()
+
+
+@contextmanager
+def limited(limit: Limit) -> Iterator[None]:
+    """Queries that this thread runs inside are held to the limit."""
+    token = _current.set(limit)
+    try:
+        yield
+    finally:
+        _current.reset(token)

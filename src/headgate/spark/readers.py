@@ -25,7 +25,7 @@ from headgate.durability.floor import Hold
 from headgate.durability.reader import StoreReader
 from headgate.errors import InputError
 from headgate.spark.filters import is_supported, select_rows
-from headgate.spark.selection import Held, Range, ResultsSelection, Selection
+from headgate.spark.selection import Held, NumberRange, ResultsSelection, Selection
 
 EPOCH = "epoch"  # the one key of an offset
 
@@ -34,7 +34,7 @@ EPOCH = "epoch"  # the one key of an offset
 class Share(spark_source.InputPartition):
     """One task's part of a selection, and what was held for a query that has more of them."""
 
-    value: Range
+    value: NumberRange
     held: Held | None = None
 
 
@@ -114,7 +114,7 @@ class StreamReader(spark_source.DataSourceStreamReader, SupportsTriggerAvailable
     def partitions(
         self, start: dict[str, Any], end: dict[str, Any]
     ) -> Sequence[spark_source.InputPartition]:
-        epochs = Range(int(start[EPOCH]) + 1, int(end[EPOCH]) + 1)
+        epochs = NumberRange(int(start[EPOCH]) + 1, int(end[EPOCH]) + 1)
         if epochs.first >= epochs.end:
             return []
         self._require_same_store(epochs.end - 1)

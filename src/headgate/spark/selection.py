@@ -27,17 +27,17 @@ PARTITIONS_MAX = 32
 
 
 @dataclass(frozen=True)
-class Range:
+class NumberRange:
     """Numbers from `first` up to, not including, `end`: slots of a table or epochs of results."""
 
     first: int
     end: int
 
-    def split(self, parts: int) -> list[Range]:
+    def split(self, parts: int) -> list[NumberRange]:
         """At most `parts` ranges of nearly one size that together are this one."""
         count = max(1, min(parts, self.end - self.first))
         bounds = [self.first + (self.end - self.first) * i // count for i in range(count + 1)]
-        return [Range(first, end) for first, end in pairwise(bounds)]
+        return [NumberRange(first, end) for first, end in pairwise(bounds)]
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,11 @@ class Selection(Protocol):
         """Have the store keep what is selected for some more time."""
         ...
 
-    def ranges(self, partitions: int | None) -> list[Range]:
+    def ranges(self, partitions: int | None) -> list[NumberRange]:
         """The shares to read in parallel."""
         ...
 
-    def read(self, share: Range, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def read(self, share: NumberRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """One share, in the columns and types of the schema."""
         ...
 
@@ -76,11 +76,11 @@ class TableSelection:
     def hold_on(self) -> None:
         hold_on(self.path, self.held)
 
-    def ranges(self, partitions: int | None) -> list[Range]:
+    def ranges(self, partitions: int | None) -> list[NumberRange]:
         slots = slots_of(open_held(self.path, self.held), self.table, self.epoch)
-        return Range(0, slots).split(partitions or _partitions(slots, SLOTS_PER_PARTITION))
+        return NumberRange(0, slots).split(partitions or _partitions(slots, SLOTS_PER_PARTITION))
 
-    def read(self, share: Range, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def read(self, share: NumberRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         rows = read_table(
             open_held(self.path, self.held),
             self.table,
@@ -98,16 +98,16 @@ class ResultsSelection:
 
     path: str
     stream: str
-    epochs: Range
+    epochs: NumberRange
     held: Held | None = None
 
     def hold_on(self) -> None:
         hold_on(self.path, self.held)
 
-    def ranges(self, partitions: int | None) -> list[Range]:
+    def ranges(self, partitions: int | None) -> list[NumberRange]:
         return self.epochs.split(partitions or PARTITIONS_MAX)
 
-    def read(self, share: Range, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def read(self, share: NumberRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         if share.first >= share.end:
             return
         store = open_held(self.path, self.held)

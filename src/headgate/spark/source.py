@@ -14,7 +14,7 @@ from headgate.spark.columns import arrow_schema, require_columns, spark_schema
 from headgate.spark.readers import FilteringReader, FrameReader, StreamReader
 from headgate.spark.selection import (
     Held,
-    Range,
+    NumberRange,
     ResultsSelection,
     Selection,
     TableSelection,
@@ -135,7 +135,7 @@ class HeadgateSource(DataSource):
         else:
             first = self._number("startingEpoch", 1) or 1
         path = local_path(self.options.get("path"))
-        epochs = Range(first, last + 1)
+        epochs = NumberRange(first, last + 1)
         return ResultsSelection(path, self.options["stream"], epochs, self._held)
 
     def _epoch_of(self, store: StoreReader) -> int:

@@ -20,7 +20,9 @@ from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import numba
-from numba.core import caching, dispatcher, serialize
+from llvmlite import ir as llvm
+from numba.core import caching, cgutils, dispatcher, serialize, types
+from numba.extending import intrinsic
 
 from headgate.io.vault import Vault
 
@@ -29,6 +31,8 @@ __all__ = ["GENERATED", "cache_folder", "numba", "vault"]
 log = logging.getLogger("headgate")
 GENERATED = "headgate_generated_"  # modules of generated kernels, followed by their fingerprint
 _PACKAGE = "headgate."
+_BYTE, _I32 = llvm.IntType(8).as_pointer(), llvm.IntType(32)
+_READ, _KEEP, _DATA = _I32(0), _I32(3), _I32(1)
 _ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -149,3 +153,22 @@ def _make_cache(function: Any) -> Any:
 
 
 dispatcher.FunctionCache = _make_cache
+
+
+# --- memory asked for before it is needed ---------------------------------------------------------
+
+
+@intrinsic
+def prefetch(typing_context: Any, address: Any) -> Any:
+    """Ask for the cache line of an address, so that waits for memory overlap.
+
+    Only a hint: any address may be given, and nothing depends on it.
+    """
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        form = llvm.FunctionType(llvm.VoidType(), [_BYTE, _I32, _I32, _I32])
+        function = cgutils.get_or_insert_function(builder.module, form, "llvm.prefetch.p0")
+        builder.call(function, [builder.inttoptr(args[0], _BYTE), _READ, _KEEP, _DATA])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), generate

@@ -7,20 +7,25 @@ known without touching the row. A key is compared in the row itself, which the c
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from headgate.state.compiled import numba
-from headgate.state.prefetch import prefetch
+from headgate.state.compiled import numba, prefetch
+from headgate.state.layout import HEADER_ALIVE, HEADER_RELEASED, WORD_BYTES
+from headgate.state.spaces import Slots, Words
 
 SLOT_MASK = np.int64(0xFFFFFFFF)
 TAG_MASK = np.int64(-0x100000000)
 ENTRIES_MIN = 16
 BLOCK = 128  # keys whose memory is asked for before the first of them is looked up
-WORD_BYTES = 8
-ALIVE = np.int64(1)  # bit 0 of a row's header
-RELEASED = np.int64(2)  # bit 1: the slot is in the free list
+ROWS_MIN = 1 << 17  # a smaller table is filled by one thread
+AHEAD = 64  # rows whose places are asked for before the first of them is inserted
+THREADS_MAX = 4
+at: Any = np.uint64  # an index that cannot count from the end: the kernels need not ask
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
@@ -30,7 +35,7 @@ def mix(value: Any, word: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def _row_hash(words: np.ndarray, slot: int, key_words: int) -> Any:
+def _row_hash(words: Words, slot: int, key_words: int) -> Any:
     value = np.int64(0)
     for place in range(key_words):
         value = mix(value, words[slot, 1 + place])
@@ -38,7 +43,7 @@ def _row_hash(words: np.ndarray, slot: int, key_words: int) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def find(entries: np.ndarray, words: np.ndarray, key: int) -> int:
+def find(entries: np.ndarray, words: Words, key: int) -> int:
     """The slot of a one-word key, or -1."""
     mask = len(entries) - 1
     value = mix(np.int64(0), key)
@@ -54,7 +59,7 @@ def find(entries: np.ndarray, words: np.ndarray, key: int) -> int:
 
 
 @numba.njit(cache=True, nogil=True)
-def find_wide(entries: np.ndarray, words: np.ndarray, keys: np.ndarray, row: int) -> int:
+def find_wide(entries: np.ndarray, words: Words, keys: Words, row: int) -> int:
     """The slot of the key in column `row` of `keys` (key words x rows), or -1."""
     mask = len(entries) - 1
     value = np.int64(0)
@@ -78,7 +83,7 @@ def find_wide(entries: np.ndarray, words: np.ndarray, keys: np.ndarray, row: int
 
 
 @numba.njit(cache=True, nogil=True)
-def fetch(entries: np.ndarray, words: np.ndarray, keys: np.ndarray, first: int, last: int) -> None:
+def fetch(entries: np.ndarray, words: Words, keys: Words, first: int, last: int) -> None:
     """Ask for the index entries, and then for the rows, of the keys first..last."""
     mask = len(entries) - 1
     places = np.empty(BLOCK, np.int64)
@@ -97,7 +102,7 @@ def fetch(entries: np.ndarray, words: np.ndarray, keys: np.ndarray, first: int, 
 
 @numba.njit(cache=True, nogil=True)
 def find_all(
-    entries: np.ndarray, words: np.ndarray, keys: np.ndarray, skip: np.ndarray, out: np.ndarray
+    entries: np.ndarray, words: Words, keys: Words, skip: np.ndarray, out: np.ndarray
 ) -> None:
     """The slots of all keys (key words x rows); rows with skip != 0 get -1."""
     count = keys.shape[1]
@@ -114,7 +119,7 @@ def find_all(
 
 
 @numba.njit(cache=True, nogil=True)
-def insert(entries: np.ndarray, words: np.ndarray, slot: int, key_words: int) -> None:
+def insert(entries: np.ndarray, words: Words, slot: int, key_words: int) -> None:
     """Add the row in this slot; its key must not be in the index and there must be room."""
     mask = len(entries) - 1
     value = _row_hash(words, slot, key_words)
@@ -125,7 +130,7 @@ def insert(entries: np.ndarray, words: np.ndarray, slot: int, key_words: int) ->
 
 
 @numba.njit(cache=True, nogil=True)
-def remove(entries: np.ndarray, words: np.ndarray, slot: int, key_words: int) -> None:
+def remove(entries: np.ndarray, words: Words, slot: int, key_words: int) -> None:
     """Take the row in this slot out and close the gap, so that no probe ends early."""
     mask = len(entries) - 1
     place = _row_hash(words, slot, key_words) & mask
@@ -145,29 +150,29 @@ def remove(entries: np.ndarray, words: np.ndarray, slot: int, key_words: int) ->
 
 
 @numba.njit(cache=True, nogil=True)
-def insert_slots(entries: np.ndarray, words: np.ndarray, slots: np.ndarray, width: int) -> None:
+def insert_slots(entries: np.ndarray, words: Words, slots: Slots, width: int) -> None:
     """Add the rows in these slots, whose keys are not in the index."""
     for slot in slots:
         insert(entries, words, slot, width)
 
 
 @numba.njit(cache=True, nogil=True)
-def remove_slots(entries: np.ndarray, words: np.ndarray, slots: np.ndarray, width: int) -> None:
+def remove_slots(entries: np.ndarray, words: Words, slots: Slots, width: int) -> None:
     """Take out the rows in these slots, all of them in the index."""
     for slot in slots:
         remove(entries, words, slot, width)
 
 
 @numba.njit(cache=True, nogil=True)
-def insert_live(entries: np.ndarray, words: np.ndarray, count: int, key_words: int) -> None:
+def insert_live(entries: np.ndarray, words: Words, count: int, key_words: int) -> None:
     """Add every live row among the first `count` slots to an empty index."""
     for slot in range(count):
-        if words[slot, 0] & 1:
+        if words[slot, 0] & HEADER_ALIVE:
             insert(entries, words, slot, key_words)
 
 
 @numba.njit(cache=True, nogil=True)
-def insert_new(entries: np.ndarray, words: np.ndarray, first: int, last: int, width: int) -> int:
+def insert_new(entries: np.ndarray, words: Words, first: int, last: int, width: int) -> int:
     """Add the rows in slots first..last; returns the first whose key is there already, or -1."""
     mask = len(entries) - 1
     for slot in range(first, last):
@@ -189,14 +194,14 @@ def insert_new(entries: np.ndarray, words: np.ndarray, first: int, last: int, wi
 @numba.njit(cache=True, nogil=True)
 def find_or_take(
     entries: np.ndarray,
-    words: np.ndarray,
-    keys: np.ndarray,
+    words: Words,
+    keys: Words,
     skip: np.ndarray,
     out: np.ndarray,
-    free: np.ndarray,
+    free: Slots,
     free_count: int,
     count: int,
-    taken: np.ndarray,
+    taken: Slots,
 ) -> tuple[int, int, int]:
     """As find_all, but a missing key takes a free slot (dead, in the index) listed in `taken`.
 
@@ -231,17 +236,17 @@ def find_or_take(
 @numba.njit(cache=True, nogil=True)
 def release_dead(
     entries: np.ndarray,
-    words: np.ndarray,
-    slots: np.ndarray,
+    words: Words,
+    slots: Slots,
     key_words: int,
-    free: np.ndarray,
+    free: Slots,
     free_count: int,
 ) -> int:
     """Take the dead ones among these slots out of the index and into the free list, each once."""
     for place in range(len(slots)):
         slot = slots[place]
-        if words[slot, 0] & (ALIVE | RELEASED) == 0:
-            words[slot, 0] |= RELEASED
+        if words[slot, 0] & (HEADER_ALIVE | HEADER_RELEASED) == 0:
+            words[slot, 0] |= HEADER_RELEASED
             remove(entries, words, slot, key_words)
             free[free_count] = slot
             free_count += 1
@@ -249,7 +254,7 @@ def release_dead(
 
 
 @numba.njit(cache=True, nogil=True)
-def transpose(words: np.ndarray, slots: np.ndarray) -> np.ndarray:
+def transpose(words: Words, slots: Slots) -> np.ndarray:
     """The words of these rows by column, touching each row once."""
     out = np.empty((words.shape[1], len(slots)), np.int64)
     for row in range(len(slots)):
@@ -259,14 +264,101 @@ def transpose(words: np.ndarray, slots: np.ndarray) -> np.ndarray:
 
 
 @numba.njit(cache=True, nogil=True)
-def put_words(words: np.ndarray, slots: np.ndarray, word: int, values: np.ndarray) -> None:
+def put_words(words: Words, slots: Slots, word: int, values: np.ndarray) -> None:
     """Set one word of each of these rows."""
     for row in range(len(slots)):
         words[slots[row], word] = values[row]
 
 
 @numba.njit(cache=True, nogil=True)
-def set_words(words: np.ndarray, slots: np.ndarray, word: int, value: int) -> None:
+def set_words(words: Words, slots: Slots, word: int, value: int) -> None:
     """Set one word of all of these rows to one value."""
     for row in range(len(slots)):
         words[slots[row], word] = value
+
+
+# --- the index of a whole table at once -----------------------------------------------------------
+
+
+# To insert row by row is to wait for memory at every row. Here the place of each row in the index
+# is asked for some rows ahead. Every thread goes through all rows and inserts those that belong
+# into its own share of the index, so no two write to one place. What does not fit into its share
+# goes in at the end, so every probe still ends where it should: no place between a row's home and
+# its entry is empty.
+
+
+def build_index(entries: np.ndarray, words: Words, count: int, key_words: int) -> int:
+    """Fill the empty index with every live row among the first `count` slots.
+
+    Returns how many of them are dead.
+    """
+    threads = 1 if count < ROWS_MIN else min(THREADS_MAX, os.cpu_count() or 1)
+    bounds = [len(entries) * number // threads for number in range(threads + 1)]
+    with ThreadPoolExecutor(threads, thread_name_prefix="headgate-index") as pool:
+        shares = [
+            pool.submit(_insert_share, entries, words, count, key_words, first, last)
+            for first, last in pairwise(bounds)
+        ]
+        found = [share.result() for share in shares]
+    for _, spilled in found:
+        for slot in spilled.tolist():
+            insert(entries, words, slot, key_words)
+    return count - int(found[0][0])
+
+
+@numba.njit(cache=True, nogil=True)
+def _insert_share(
+    entries: np.ndarray, words: Words, count: int, key_words: int, first: int, last: int
+) -> tuple[int, np.ndarray]:
+    """Insert the live rows whose home is in first..last, without leaving it.
+
+    Returns how many live rows there are, and the slots of those that found no place.
+    """
+    mask = len(entries) - 1
+    base = np.int64(entries.ctypes.data)
+    homes, found = np.empty(AHEAD, np.int64), np.empty(AHEAD, np.int64)
+    spilled, spills = np.empty(AHEAD, np.int64), 0
+    alive, waiting = 0, 0
+    for slot in range(count + 1):
+        if slot < count and words[slot, 0] & HEADER_ALIVE:
+            alive += 1
+            value = mix(np.int64(0), words[slot, 1])
+            for part in range(1, key_words):
+                value = mix(value, words[slot, 1 + part])
+            home = value & mask
+            mine = first <= home and home < last
+            prefetch(base + WORD_BYTES * (home if mine else first))
+            # Written in any case: a branch that nobody can foresee would cost more.
+            homes[at(waiting)] = home
+            found[at(waiting)] = (value & TAG_MASK) | (slot + 1)
+            waiting += mine
+        if waiting < AHEAD and slot < count:
+            continue
+        for number in range(waiting):
+            place = homes[number]
+            while place < last and entries[at(place)] != 0:
+                place += 1
+            if place < last:
+                entries[at(place)] = found[number]
+                continue
+            if spills == len(spilled):
+                spilled = np.append(spilled, np.empty(spills, np.int64))
+            spilled[spills] = (found[number] & 0xFFFFFFFF) - 1
+            spills += 1
+        waiting = 0
+    return alive, spilled[:spills]
+
+
+@numba.njit(cache=True, nogil=True)
+def release_all_dead(words: Words, count: int) -> Slots:
+    """Mark every dead slot among the first `count` as released; returns them, the lowest last."""
+    dead = 0
+    for slot in range(count):
+        dead += 1 - (words[slot, 0] & HEADER_ALIVE)
+    free = np.empty(dead, np.int64)
+    for slot in range(count if dead else 0):
+        if words[slot, 0] & HEADER_ALIVE == 0:
+            words[slot, 0] = HEADER_RELEASED
+            dead -= 1
+            free[dead] = slot
+    return free

@@ -18,7 +18,9 @@ import numpy as np
 from headgate.state.compiled import numba
 from headgate.state.constraint import Constraint, Reference, Unique
 from headgate.state.index import SLOT_MASK, TAG_MASK, mix
+from headgate.state.layout import HEADER_ALIVE
 from headgate.state.rows import LOAD_FACTOR, Rows
+from headgate.state.spaces import Slots, Words
 from headgate.state.table import Table
 
 ENTRIES_MIN = 64
@@ -67,18 +69,18 @@ def leave(entries: np.ndarray, value: int, slot: int) -> None:
 
 
 @numba.njit(cache=True, nogil=True)
-def _fill(entries: np.ndarray, values: np.ndarray, words: np.ndarray) -> None:
+def _fill(entries: np.ndarray, values: np.ndarray, words: Words) -> None:
     for slot in range(values.shape[1]):
-        if words[slot, 0] & 1:
+        if words[slot, 0] & HEADER_ALIVE:
             enter(entries, hash_of(values[:, slot]), slot)
 
 
 @numba.njit(cache=True, nogil=True)
-def _first_twin(values: np.ndarray, words: np.ndarray, entries: np.ndarray) -> int:
+def _first_twin(values: np.ndarray, words: Words, entries: np.ndarray) -> int:
     """The first live row whose values an earlier one has, or -1; fills the empty entries."""
     mask = len(entries) - 1
     for slot in range(values.shape[1]):
-        if words[slot, 0] & 1 == 0:
+        if words[slot, 0] & HEADER_ALIVE == 0:
             continue
         value = hash_of(values[:, slot])
         place = (value >> 32) & mask
@@ -131,10 +133,10 @@ def child_counts(tables: Mapping[str, Rows], reference: Reference) -> np.ndarray
     return counts
 
 
-def parent_slots(tables: Mapping[str, Rows], reference: Reference) -> np.ndarray:
+def parent_slots(tables: Mapping[str, Rows], reference: Reference) -> Slots:
     """By slot of the child: the parent's slot, -1 where the row is dead or has no parent."""
     child, parent = tables[reference.table], tables[reference.parent]
-    dead = ((child.words[: child.count, 0] & 1) == 0).astype(np.uint8)
+    dead = ((child.words[: child.count, 0] & HEADER_ALIVE) == 0).astype(np.uint8)
     return parent.find(constraint_values(child, reference.columns), dead)
 
 
@@ -156,16 +158,16 @@ def first_violation(tables: Mapping[str, Rows], constraint: Constraint) -> int |
     return int(orphans[0]) if len(orphans) else None
 
 
-def _orphans(tables: Mapping[str, Rows], reference: Reference) -> np.ndarray:
+def _orphans(tables: Mapping[str, Rows], reference: Reference) -> Slots:
     """The slots of live rows that refer to no live row, ascending."""
     rows, parent = tables[reference.table], tables[reference.parent]
     slots = parent_slots(tables, reference)
-    alive = (rows.words[: rows.count, 0] & 1) == 1
-    found = (slots >= 0) & ((parent.words[slots, 0] & 1) == 1)
+    alive = (rows.words[: rows.count, 0] & HEADER_ALIVE) != 0
+    found = (slots >= 0) & ((parent.words[slots, 0] & HEADER_ALIVE) != 0)
     return np.flatnonzero(alive & ~found)
 
 
-def violations(tables: Mapping[str, Rows], constraint: Constraint) -> np.ndarray:
+def violations(tables: Mapping[str, Rows], constraint: Constraint) -> Slots:
     """The slots of all rows that break a constraint, ascending: of twins all but the first."""
     if isinstance(constraint, Reference):
         return _orphans(tables, constraint)
@@ -173,7 +175,7 @@ def violations(tables: Mapping[str, Rows], constraint: Constraint) -> np.ndarray
     return np.sort(slots[1:][is_twin])
 
 
-def twins(rows: Rows, constraint: Unique, most: int) -> tuple[list[np.ndarray], int, int]:
+def twins(rows: Rows, constraint: Unique, most: int) -> tuple[list[Slots], int, int]:
     """The slots that share a value which is unique, of some values; how many values and rows do."""
     slots, is_twin = _by_value(rows, constraint)
     run = np.concatenate([[False], is_twin, [False]])
@@ -185,7 +187,7 @@ def twins(rows: Rows, constraint: Unique, most: int) -> tuple[list[np.ndarray], 
 
 def _by_value(rows: Rows, constraint: Unique) -> tuple[np.ndarray, np.ndarray]:
     """All live slots by their values, and whether each has those of the one before it."""
-    alive = np.flatnonzero((rows.words[: rows.count, 0] & 1) == 1)
+    alive = np.flatnonzero((rows.words[: rows.count, 0] & HEADER_ALIVE) != 0)
     values = constraint_values(rows, constraint.columns)[:, alive]
     order = np.lexsort((alive, *values))
     sorted_values = values[:, order]

@@ -1,8 +1,8 @@
 """Layout: where each column stands in the bytes of a row.
 
-A row is a whole number of 8-byte words. Word 0 is the header: bit 0 says whether the row is alive,
-the bits from 8 on hold the epoch that changed it last. The key columns follow, each a whole word,
-so that the key index compares words and needs to know no types. The rest is packed by size.
+A row is a whole number of 8-byte words. Word 0 is the header, whose bits are named here and only
+here (docs/index-spaces.md says more of them). The key columns follow, each a whole word, so that
+the key index compares words and needs to know no types. The rest is packed by size.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ import numpy as np
 
 from headgate.state.schema import Column, ColumnType, Schema
 
-HEADER_EPOCH_SHIFT = 8
+HEADER_ALIVE = 1  # there is such a row
+HEADER_RELEASED = 2  # the slot is in the free list of its table
+HEADER_EXCHANGED = 4  # while constraints are judged: its new and old bytes have changed places
+HEADER_EPOCH_SHIFT = 8  # from this bit on: the epoch that changed the row last
 WORD_BYTES = 8
 STORED = {
     "boolean": "u1",

@@ -15,10 +15,19 @@ import pyarrow as pa
 from headgate.errors import InputError
 from headgate.state import index
 from headgate.state.columns import to_arrow, to_stored
-from headgate.state.indexing import build_index, release_all_dead
-from headgate.state.layout import HEADER_EPOCH_SHIFT, STORED, WORD_BYTES, Layout, row_layout
+from headgate.state.index import build_index, release_all_dead
+from headgate.state.layout import (
+    HEADER_ALIVE,
+    HEADER_EPOCH_SHIFT,
+    HEADER_RELEASED,
+    STORED,
+    WORD_BYTES,
+    Layout,
+    row_layout,
+)
 from headgate.state.objects import FAULT_WORDS
 from headgate.state.schema import ColumnType
+from headgate.state.spaces import Slots, Words
 from headgate.state.strings import StringPool
 from headgate.state.table import Table
 
@@ -39,7 +48,7 @@ class Rows:
         self.entries = np.zeros(2 * ROWS_MIN, np.int64)
         self.free = np.empty(16, np.int64)
         self.free_count = 0
-        self.taken: list[np.ndarray] = []
+        self.taken: list[Slots] = []
         self.defaults = self._default_row()
         self.refills = 0  # how often rows came in other than by transactions
         self.kept: dict[Any, Any] = {}  # by constraint, see state/integrity.py
@@ -81,22 +90,22 @@ class Rows:
         key_words = len(self.table.key)
         index.insert_live(self.entries, self.words, self.count, key_words)
         for slots in self.taken:
-            for slot in slots[(self.words[slots, 0] & 1) == 0]:
+            for slot in slots[(self.words[slots, 0] & HEADER_ALIVE) == 0]:
                 index.insert(self.entries, self.words, slot, key_words)
 
-    def key_words(self, columns: Sequence[np.ndarray]) -> np.ndarray:
+    def key_words(self, columns: Sequence[np.ndarray]) -> Words:
         """Stored key columns as one array of key words x rows."""
         if len(columns) == 1 and columns[0].dtype == np.int64:
             return np.ascontiguousarray(columns[0]).reshape(1, -1)
         return np.stack([np.asarray(column, np.int64) for column in columns])
 
-    def find(self, keys: np.ndarray, skip: np.ndarray) -> np.ndarray:
+    def find(self, keys: Words, skip: np.ndarray) -> Slots:
         """The slot of each key, -1 where there is none or `skip` is set."""
         slots = np.empty(keys.shape[1], np.int64)
         index.find_all(self.entries, self.words, keys, skip, slots)
         return slots
 
-    def find_or_take(self, keys: np.ndarray, skip: np.ndarray) -> np.ndarray:
+    def find_or_take(self, keys: Words, skip: np.ndarray) -> Slots:
         """As `find`, but a missing key takes a slot: dead until a transaction creates the row."""
         self.reserve(keys.shape[1])
         slots = np.empty(keys.shape[1], np.int64)
@@ -109,7 +118,7 @@ class Rows:
             self.taken.append(taken[:taken_count].copy())
         return slots
 
-    def release(self, changed: np.ndarray) -> None:
+    def release(self, changed: Slots) -> None:
         """After a batch: rows that it deleted, or took a slot for and never created, go."""
         for slots in (changed, *self.taken):
             if self.free_count + len(slots) > len(self.free):
@@ -153,13 +162,13 @@ class Rows:
         if count > self.count:
             self.reserve(count - self.count)
             more = np.arange(self.count, count)
-            self.words[more, 0] = index.RELEASED
+            self.words[more, 0] = HEADER_RELEASED
             self.free = np.concatenate([self.free[: self.free_count], more])
             self.free_count = len(self.free)
             self.count = count
             self._order_free()
 
-    def restore(self, slots: np.ndarray, rows: pa.Table, epoch: int) -> None:
+    def restore(self, slots: Slots, rows: pa.Table, epoch: int) -> None:
         """Put recovered rows back into their slots; the slots between them are free."""
         self.begin_restoring(int(slots.max(initial=-1)) + 1)
         self.put(slots, rows, epoch)
@@ -170,7 +179,7 @@ class Rows:
         self.count = slots
         self.words = np.zeros((max(ROWS_MIN, slots), self.layout.words), np.int64)
 
-    def put(self, slots: np.ndarray, rows: pa.Table, epoch: int) -> None:
+    def put(self, slots: Slots, rows: pa.Table, epoch: int) -> None:
         """Put rows into these slots, ascending, whatever is there; no two threads into the same.
 
         Slots without a gap are one piece of memory, which is filled many times faster.
@@ -181,7 +190,7 @@ class Rows:
             self._fill(slots, rows, epoch)
 
     def put_changes(
-        self, slots: np.ndarray, alive: np.ndarray, rows: pa.Table, epochs: int | np.ndarray
+        self, slots: Slots, alive: np.ndarray, rows: pa.Table, epochs: int | np.ndarray
     ) -> None:
         """Put changed rows into their slots, while these are being restored; each slot once.
 
@@ -209,12 +218,12 @@ class Rows:
         if dead:
             self._free_dead()
 
-    def patch(self, slots: np.ndarray, alive: np.ndarray, rows: pa.Table, epoch: int) -> None:
+    def patch(self, slots: Slots, alive: np.ndarray, rows: pa.Table, epoch: int) -> None:
         """Apply changed rows by slot, as they were logged, and make the free list anew."""
         self.replace(slots, alive, rows, epoch)
         self._free_dead()
 
-    def replace(self, slots: np.ndarray, alive: np.ndarray, rows: pa.Table, epoch: int) -> None:
+    def replace(self, slots: Slots, alive: np.ndarray, rows: pa.Table, epoch: int) -> None:
         """Put rows into these slots, or nothing where `alive` is not set, and mend the index.
 
         The free list is left as it is: enough for a copy in which no transaction runs.
@@ -226,7 +235,7 @@ class Rows:
         living, given = slots, rows
         if not alive.all():
             living, given = slots[alive], rows.filter(pa.array(alive))
-        was = (self.words[slots, 0] & 1) == 1
+        was = (self.words[slots, 0] & HEADER_ALIVE) != 0
         stays = was & alive
         for place, name in enumerate(self.table.key):
             kind = self.table.schema[name].type
@@ -244,7 +253,7 @@ class Rows:
         self.free = release_all_dead(self.words, self.count)
         self.free_count = len(self.free)
 
-    def _fill(self, slots: slice | np.ndarray, rows: pa.Table, epochs: int | np.ndarray) -> None:
+    def _fill(self, slots: slice | Slots, rows: pa.Table, epochs: int | np.ndarray) -> None:
         self.refills += 1
         records = self.records
         for field in self.layout.fields:
@@ -260,7 +269,7 @@ class Rows:
                 index.put_words(self.words, slots, word, values)
             else:
                 records[field.name][slots] = stored.values
-        header = (epochs << HEADER_EPOCH_SHIFT) | int(index.ALIVE)
+        header = (epochs << HEADER_EPOCH_SHIFT) | HEADER_ALIVE
         if isinstance(header, np.ndarray):
             self.words[slots, 0] = header
         elif isinstance(slots, np.ndarray):
@@ -276,7 +285,7 @@ class Rows:
         row = self.arrow(np.array([slot])).select(list(columns)).to_pylist()[0]
         return ", ".join(f"{name}={value!r}" for name, value in row.items())
 
-    def gather(self, slots: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    def gather(self, slots: Slots) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Which of these slots are alive, and the stored values of every column in them."""
         words = index.transpose(self.words, slots)
         columns = {}
@@ -286,14 +295,14 @@ class Rows:
             parts = words[word].view(field.format)
             values = parts if size == WORD_BYTES else parts[place // size :: WORD_BYTES // size]
             columns[field.name] = stored_column(np.ascontiguousarray(values), field.type)
-        return (words[0] & 1).astype(np.bool_), columns
+        return (words[0] & HEADER_ALIVE).astype(np.bool_), columns
 
-    def column(self, name: str, slots: np.ndarray | slice) -> np.ndarray:
+    def column(self, name: str, slots: Slots | slice) -> np.ndarray:
         """The stored values of one column."""
         values: np.ndarray = self.records[name][slots]
         return values
 
-    def arrow(self, slots: np.ndarray | slice) -> pa.RecordBatch:
+    def arrow(self, slots: Slots | slice) -> pa.RecordBatch:
         """The rows in these slots as Arrow columns."""
         if isinstance(slots, slice):
             columns = {name: self.column(name, slots) for name in self.table.schema.names}
@@ -307,7 +316,7 @@ class Rows:
 
     def text_codes(self) -> list[np.ndarray]:
         """The codes of all texts in live rows, for the pool to know what is in use."""
-        alive = (self.words[: self.count, 0] & 1) == 1
+        alive = (self.words[: self.count, 0] & HEADER_ALIVE) != 0
         fields = [field for field in self.layout.fields if field.type.kind == "string"]
         codes = [self.column(field.name, slice(0, self.count))[alive] for field in fields]
         return [*codes, self._default_codes()]

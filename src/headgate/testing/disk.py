@@ -91,7 +91,7 @@ class SimulatedLock:
         self.release = release
 
 
-class _Call:
+class _NumberedCall:
     """One numbered call: counts it, and crashes after it when its turn has come."""
 
     def __init__(self, disk: SimulatedDisk, number: int) -> None:
@@ -247,10 +247,10 @@ class SimulatedDisk:
 
     # What files call
 
-    def call(self, what: str, path: str) -> _Call:
+    def call(self, what: str, path: str) -> _NumberedCall:
         """Count a call that changes something; fails or crashes when its turn has come."""
         with self._guard:
-            return _Call(self, self._turn(what, path))
+            return _NumberedCall(self, self._turn(what, path))
 
     def write(self, path: str, content: FileContent, offset: int, data: bytes) -> int:
         """Write some of the data, as much as there is room for, and say how much."""

@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from headgate.web.refusals import Refusal
+from headgate.web.refusals import Refused
 
 JSON = "application/json"
 ARROW = "application/vnd.apache.arrow.stream"
@@ -27,7 +27,7 @@ _CODEC_OPTIONS = pa.ipc.IpcWriteOptions()
 
 
 @dataclass(frozen=True)
-class Answer:
+class Body:
     """A body with its media type, and the headers that go with it."""
 
     body: bytes
@@ -36,7 +36,7 @@ class Answer:
 
 
 def chosen_media(accept: str | None) -> str:
-    """The media type to answer a query with; Refusal when the client accepts neither."""
+    """The media type to answer a query with; Refused when the client accepts neither."""
     if not accept:
         return JSON
     best, media = 0.0, None
@@ -47,7 +47,7 @@ def chosen_media(accept: str | None) -> str:
             if weight > best and _matches(word, candidate):
                 best, media = weight, candidate
     if media is None:
-        raise Refusal(406, "not_acceptable", f"the answer is {JSON} or {ARROW}; accept one of them")
+        raise Refused(406, "not_acceptable", f"the answer is {JSON} or {ARROW}; accept one of them")
     return media
 
 
@@ -65,16 +65,16 @@ def _matches(word: str, media: str) -> bool:
     return word in (media, "*/*", media.partition("/")[0] + "/*")
 
 
-def table_answer(table: pa.Table, epoch: int | None, media: str) -> Answer:
+def table_answer(table: pa.Table, epoch: int | None, media: str) -> Body:
     """The rows of a query, with the epoch they are of."""
     headers = {} if epoch is None else {EPOCH_HEADER: str(epoch)}
     if media == ARROW:
-        return Answer(arrow_bytes(table), ARROW, headers)
+        return Body(arrow_bytes(table), ARROW, headers)
     columns = [{"name": field.name, "type": str(field.type)} for field in table.schema]
     rows = list(zip(*(_plain_column(column) for column in table.columns), strict=True))
     if not table.num_columns:
         rows = []
-    return Answer(encode({"epoch": epoch, "columns": columns, "rows": rows}), JSON, headers)
+    return Body(encode({"epoch": epoch, "columns": columns, "rows": rows}), JSON, headers)
 
 
 def arrow_bytes(table: pa.Table) -> bytes:

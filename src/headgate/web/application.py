@@ -21,24 +21,22 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from headgate.durability import StoreReader
 from headgate.engine.calls.calling import Call
 from headgate.errors import InputError, not_among
-from headgate.query.limits import Limit
+from headgate.query.sql import Limit
 from headgate.query.stored import Origin, origin_of, recorded_names
 from headgate.state.schema import Schema
 from headgate.web import metrics as counting
-from headgate.web.answers import JSON, Answer, chosen_media, encode, plain
+from headgate.web.admission import AllowedOrigins, Tokens
+from headgate.web.answers import JSON, Body, chosen_media, encode, plain
 from headgate.web.bodies import read_json, read_parameters, sent_parameters
 from headgate.web.collector import Collector
 from headgate.web.door import Door, header, read_body
-from headgate.web.following import Following, Place, read_place
-from headgate.web.limits import Limits
+from headgate.web.following import Following, ResultPlace, read_place
+from headgate.web.limits import Limits, Turns, busy
 from headgate.web.openapi import EVENTS, KEY_HEADER, KEY_PATTERN, make_document
-from headgate.web.origins import Origins
-from headgate.web.refusals import Refusal
+from headgate.web.refusals import Refused
 from headgate.web.served import Served
-from headgate.web.tokens import Tokens
-from headgate.web.turns import Turns, busy
 from headgate.web.values import EventReader, read_key
-from headgate.web.workers import Question, Workers
+from headgate.web.workers import QueryWorkers, Question
 
 READ_THREADS = 2
 PIECE_BYTES = 1 << 16
@@ -80,10 +78,10 @@ class Application:
         self._tokens = tokens
         self._limits = limits
         self._version = version
-        self._metrics = counting.Metrics()
+        self._metrics = counting.ServerMetrics()
         self._query_threads = ThreadPoolExecutor(limits.query_workers, "headgate-query")
         self._turns = Turns(limits.query_workers, limits.queries_waiting_max, "queries")
-        self._workers = Workers(limits)
+        self._workers = QueryWorkers(limits)
         self._read_threads = ThreadPoolExecutor(READ_THREADS, "headgate-read")
         self._following = Following(self._read_threads)
         self._readers = {name: EventReader(found) for name, found in served.transactions.items()}
@@ -91,7 +89,7 @@ class Application:
         self._unread_bytes = 0
         self._told: dict[tuple[int, int], None] = {}  # the places of the last keyed calls
 
-    def door(self, origins: Origins | None = None) -> Door:
+    def door(self, origins: AllowedOrigins | None = None) -> Door:
         """The whole application, as a server runs it."""
         routes = [
             Route("/transactions/{name}", Endpoint(self.call), methods=["POST"]),
@@ -164,17 +162,17 @@ class Application:
             del self._told[next(iter(self._told))]
         return True
 
-    def _no_transaction(self, name: str) -> Refusal:
+    def _no_transaction(self, name: str) -> Refused:
         if name in self._served.streams:
             why = "this server reads a store that another process writes: it takes no calls"
-            return Refusal(409, "read_only", why)
+            return Refused(409, "read_only", why)
         among = not_among(name, self._readers, "transactions")
-        return Refusal(404, "no_transaction", f"no transaction {name!r}; {among}")
+        return Refused(404, "no_transaction", f"no transaction {name!r}; {among}")
 
     async def _json_body(self, scope: Scope, receive: Receive) -> Any:
         media = header(scope, b"content-type")
         if media not in (None, JSON) and str(media).partition(";")[0].strip().lower() != JSON:
-            raise Refusal(415, "not_json", f"send the body as {JSON}")
+            raise Refused(415, "not_json", f"send the body as {JSON}")
         body = await read_body(receive, self._limits.body_bytes_max)
         return read_json(body)
 
@@ -192,13 +190,13 @@ class Application:
         question = Question(query, parameters, media)
         limit = Limit(self._limits.rows_max, self._limits.query_memory)
 
-        def run() -> Answer:
+        def run() -> Body:
             tables, seen = self._served.gather(query, epoch)
             return self._workers.run(question, tables, seen, limit)
 
         return self._response(await self._run_query(run, limit, request))
 
-    async def _run_query(self, run: Any, limit: Limit, request: Request) -> Answer:
+    async def _run_query(self, run: Any, limit: Limit, request: Request) -> Body:
         """Run it, in its turn, until it is done, takes too long or no one waits for it."""
         seconds = self._limits.query_seconds_max
         client = _client(request)
@@ -214,12 +212,12 @@ class Application:
                 while not running.done():
                     limit.stop(reason)
                     await asyncio.wait({running}, timeout=STOP_AGAIN_SECONDS)
-                answer: Answer = running.result()
+                answer: Body = running.result()
                 return answer
         finally:
             gone.cancel()
 
-    def _response(self, answer: Answer) -> Response:
+    def _response(self, answer: Body) -> Response:
         headers = dict(answer.headers or {})
         if len(answer.body) <= PIECE_BYTES:
             return Response(answer.body, media_type=answer.media, headers=headers)
@@ -243,13 +241,13 @@ class Application:
         table = self._served.tables.get(name)
         if table is None:
             among = not_among(name, self._served.tables, "tables")
-            raise Refusal(404, "no_table", f"no table {name!r}; {among}")
+            raise Refused(404, "no_table", f"no table {name!r}; {among}")
         _refuse_query(request, *table.key)
         key = read_key(table.key_columns, request.query_params)
         loop = asyncio.get_running_loop()
         row = await loop.run_in_executor(self._read_threads, self._served.get, name, key)
         if row is None:
-            raise Refusal(404, "no_row", f"no row of {name!r} has this key")
+            raise Refused(404, "no_row", f"no row of {name!r} has this key")
         return Response(encode({"row": plain(dict(row))}), media_type=JSON)
 
     # --- results ------------------------------------------------------------------------------
@@ -270,15 +268,15 @@ class Application:
         return ClosingResponse(events, media_type=EVENTS, headers=headers)
 
     def _origin(
-        self, name: str, known: Collection[str], reader: StoreReader, place: Place
+        self, name: str, known: Collection[str], reader: StoreReader, place: ResultPlace
     ) -> Origin:
-        """The stream that a name means; Refusal when it never meant any."""
+        """The stream that a name means; Refused when it never meant any."""
         streams = reader.declared().get("streams", {})
         if name in known:
             return recorded_names(streams, name)[0][:2]
         found = origin_of(streams, name, place.epoch)
         if found is None:
-            raise Refusal(404, "no_transaction", f"no transaction {name!r} has results")
+            raise Refused(404, "no_transaction", f"no transaction {name!r} has results")
         return found
 
     async def _followed(self, events: Any) -> Any:

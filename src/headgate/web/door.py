@@ -16,12 +16,11 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from headgate.web.admission import AllowedOrigins, Tokens
 from headgate.web.answers import encode
 from headgate.web.limits import Limits
-from headgate.web.metrics import Metrics
-from headgate.web.origins import Origins
-from headgate.web.refusals import Gone, Refusal, refusal_of
-from headgate.web.tokens import Tokens
+from headgate.web.metrics import ServerMetrics
+from headgate.web.refusals import Gone, Refused, refusal_of
 
 log = logging.getLogger("headgate.web")
 GONE_STATUS = 499  # counted when no one is left to be told
@@ -51,12 +50,12 @@ class Door:
         inside: ASGIApp,
         tokens: Tokens,
         limits: Limits,
-        metrics: Metrics,
-        origins: Origins | None = None,
+        metrics: ServerMetrics,
+        origins: AllowedOrigins | None = None,
     ) -> None:
         self._inside = inside
         self._tokens = tokens
-        self._origins = origins if origins is not None else Origins()
+        self._origins = origins if origins is not None else AllowedOrigins()
         self._limits = limits
         self._metrics = metrics
         self._numbers = itertools.count(1)
@@ -106,7 +105,7 @@ class Door:
             return
         refusal = _of_router(error) if isinstance(error, HTTPException) else refusal_of(error)
         where = f"{scope['method']} {scope['path']}"
-        if refusal.status >= 500 and not isinstance(error, Refusal):
+        if refusal.status >= 500 and not isinstance(error, Refused):
             log.error("request %s: %s: %s", exit_.number, where, error, exc_info=error)
         else:
             log.info("request %s: %s: %s", exit_.number, where, refusal.code)
@@ -151,7 +150,7 @@ class _Exit:
         await self.send(start)
         await self.send({"type": "http.response.body", "body": b""})
 
-    async def refuse(self, refusal: Refusal) -> None:
+    async def refuse(self, refusal: Refused) -> None:
         told = {"code": refusal.code, "message": refusal.message, "request": self.number}
         body = encode({"error": told})
         headers = {"content-type": "application/json", **refusal.headers}
@@ -163,13 +162,13 @@ class _Exit:
 
 
 def _wanted_headers(raw: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """The headers that are looked at here; Refusal when one that says who asks comes twice."""
+    """The headers that are looked at here; Refused when one that says who asks comes twice."""
     found: dict[bytes, bytes] = {}
     for name, value in raw:
         if name in _WANTED:
             if name in found:
                 word = name.decode()
-                raise Refusal(400, "header_twice", f"the header {word} is there more than once")
+                raise Refused(400, "header_twice", f"the header {word} is there more than once")
             found[name] = value
     return found
 
@@ -179,16 +178,16 @@ def _is_preflight(scope: Scope) -> bool:
     return scope["method"] == "OPTIONS" and any(name == asked for name, _ in scope["headers"])
 
 
-def _of_router(error: HTTPException) -> Refusal:
+def _of_router(error: HTTPException) -> Refused:
     code = _STATUS_CODES.get(error.status_code, "refused")
     sentence = _SENTENCES.get(error.status_code, str(error.detail))
-    refusal = Refusal(error.status_code, code, sentence)
+    refusal = Refused(error.status_code, code, sentence)
     refusal.headers = {name.lower(): value for name, value in (error.headers or {}).items()}
     return refusal
 
 
-def too_long(bytes_max: int) -> Refusal:
-    return Refusal(413, "body_too_long", f"the body is longer than {bytes_max:,} bytes")
+def too_long(bytes_max: int) -> Refused:
+    return Refused(413, "body_too_long", f"the body is longer than {bytes_max:,} bytes")
 
 
 async def read_body(receive: Receive, bytes_max: int) -> bytes:

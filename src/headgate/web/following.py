@@ -21,7 +21,7 @@ from headgate.durability import StoreReader
 from headgate.errors import HeadgateError, InputError
 from headgate.query.stored import ALL_STREAMS, Origin, name_of, of_stream
 from headgate.web.answers import encode, plain
-from headgate.web.refusals import Refusal, refusal_of
+from headgate.web.refusals import Refused, refusal_of
 from headgate.web.served import Served
 
 POLL_SECONDS = 0.05
@@ -33,7 +33,7 @@ _PLACE = re.compile(r"([0-9]{1,18})(?:/([0-9]{1,18}))?")
 
 
 @dataclass(frozen=True, order=True)
-class Place:
+class ResultPlace:
     """The place of a result: its epoch, and its position in the serial order of that."""
 
     epoch: int
@@ -43,20 +43,20 @@ class Place:
         return str(self.epoch) if self.position == _END else f"{self.epoch}/{self.position}"
 
 
-def read_place(text: str | None, reader: StoreReader) -> Place:
-    """The place to begin behind; Refusal when the results behind it are gone."""
+def read_place(text: str | None, reader: StoreReader) -> ResultPlace:
+    """The place to begin behind; Refused when the results behind it are gone."""
     if text is None or text == "latest":
-        return Place(reader.last_epoch())
+        return ResultPlace(reader.last_epoch())
     floor = reader.first_epoch()
     if text == "earliest":
-        return Place(floor)
+        return ResultPlace(floor)
     found = _PLACE.fullmatch(text)
     if found is None:
         raise InputError("a place is latest, earliest, EPOCH or EPOCH/POSITION")
-    place = Place(int(found[1]), _END if found[2] is None else int(found[2]))
+    place = ResultPlace(int(found[1]), _END if found[2] is None else int(found[2]))
     needed = place.epoch if place.position == _END else place.epoch - 1
     if needed < floor:
-        raise Refusal(
+        raise Refused(
             410, "trimmed", f"results before epoch {floor + 1} were removed; begin at earliest"
         )
     return place
@@ -67,7 +67,7 @@ class Piece:
     """Some results as events, and the place of the last that was looked at."""
 
     events: bytes
-    place: Place
+    place: ResultPlace
 
 
 class Following:
@@ -82,7 +82,7 @@ class Following:
         self._is_ending = True
 
     async def events(
-        self, served: Served, origin: Origin | None, place: Place
+        self, served: Served, origin: Origin | None, place: ResultPlace
     ) -> AsyncIterator[bytes]:
         """Events for ever, with a comment now and then, for proxies and to notice who is gone.
 
@@ -117,7 +117,7 @@ class Following:
 def _is_there(served: Served) -> bool:
     try:
         served.check()
-    except Refusal:
+    except Refused:
         return False
     except HeadgateError:  # stopped, but there
         return True
@@ -130,7 +130,7 @@ def _failure(error: HeadgateError) -> bytes:
     return b"event: error\ndata: " + body + b"\n\n"
 
 
-def read_piece(reader: StoreReader, origin: Origin | None, place: Place, last: int) -> Piece:
+def read_piece(reader: StoreReader, origin: Origin | None, place: ResultPlace, last: int) -> Piece:
     """The next results behind a place, not too many at once."""
     first = place.epoch if place.position != _END else place.epoch + 1
     last = min(last, first + PIECE_EPOCHS - 1)
@@ -145,8 +145,8 @@ def read_piece(reader: StoreReader, origin: Origin | None, place: Place, last: i
         events += _encoded(epoch, chosen.slice(0, room))
         if chosen.num_rows >= room:
             end = _END if chosen.num_rows == room else _position(chosen, room - 1)
-            return Piece(b"".join(events), Place(epoch, end))
-    return Piece(b"".join(events), Place(last))
+            return Piece(b"".join(events), ResultPlace(epoch, end))
+    return Piece(b"".join(events), ResultPlace(last))
 
 
 def _position(batch: pa.RecordBatch, row: int) -> int:

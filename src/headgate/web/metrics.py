@@ -9,8 +9,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from headgate.engine.metrics import Metrics as EngineMetrics
-from headgate.engine.metrics import engine_lines, family, head, line, number
+from headgate.engine.metrics import Metrics, engine_lines, family, head, line, number
 
 MEDIA = "text/plain; version=0.0.4; charset=utf-8"
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -38,7 +37,7 @@ class Histogram:
         yield line(f"{name}_count", labels, total)
 
 
-class Metrics:
+class ServerMetrics:
     """The counts of one server."""
 
     def __init__(self) -> None:
@@ -64,9 +63,7 @@ class Metrics:
         """A call with a key was answered with the result it had before."""
         self._replays[transaction] += 1
 
-    def text(
-        self, epoch: int, tables: Mapping[str, int], engine: EngineMetrics | None = None
-    ) -> str:
+    def text(self, epoch: int, tables: Mapping[str, int], engine: Metrics | None = None) -> str:
         """Everything that was counted; the epoch and the rows are those of this moment."""
         lines: list[str] = []
         lines += family("headgate_epoch", "gauge", "The newest durable epoch.", [({}, epoch)])

@@ -18,7 +18,7 @@ from headgate.errors import (
 )
 
 
-class Refusal(Exception):
+class Refused(Exception):
     """A request that is not done, and why."""
 
     def __init__(self, status: int, code: str, message: str, **headers: str) -> None:
@@ -33,16 +33,16 @@ class Gone(Exception):
     """The client went away, or stopped to read."""
 
 
-def refusal_of(error: BaseException) -> Refusal:
+def refusal_of(error: BaseException) -> Refused:
     """What the client is told of an error."""
-    if isinstance(error, Refusal):
+    if isinstance(error, Refused):
         return error
     for kind, status, code in _TOLD:
         if isinstance(error, kind):
-            return Refusal(status, code, _sentence(str(error)))
+            return Refused(status, code, _sentence(str(error)))
     if isinstance(error, HeadgateError):
-        return Refusal(500, "failed", "the server could not do this; its log says why")
-    return Refusal(500, "internal", "something went wrong in the server; its log says what")
+        return Refused(500, "failed", "the server could not do this; its log says why")
+    return Refused(500, "internal", "something went wrong in the server; its log says what")
 
 
 _TOLD: tuple[tuple[type[HeadgateError], int, str], ...] = (

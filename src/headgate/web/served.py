@@ -1,16 +1,22 @@
 """Served: what the server is a face of: an engine, or a store that another process writes.
 
-Both answer the same questions about tables; only an engine runs transactions.
+Both answer the same questions about tables; only an engine runs transactions. A user names a
+store's folder, or an engine in a program as Python does, `package.module:engine`, or by its file,
+`bank.py:engine`; the name behind the colon is an engine or a function that opens one.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import logging
+import os
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -21,12 +27,12 @@ from headgate.engine.calls.calling import Calling
 from headgate.engine.declaring.declarations import read_table as declared_table
 from headgate.engine.engine import Engine
 from headgate.engine.metrics import Metrics
-from headgate.errors import HeadgateError, StoreError
+from headgate.errors import HeadgateError, InputError, StoreError
 from headgate.query.sql import named_in
-from headgate.query.store_sql import RESULTS, gather_store, query_store, tables_of
+from headgate.query.stored import RESULTS, gather_store, query_store, tables_of
 from headgate.state.table import Table
 from headgate.transactions import Transaction
-from headgate.web.refusals import Refusal
+from headgate.web.refusals import Refused
 
 Tables = Mapping[str, pa.Table]
 KEPT_TABLES_MAX = 16
@@ -75,7 +81,7 @@ class Served(Protocol):
     def get(self, table: str, key: tuple[Any, ...]) -> Mapping[str, Any] | None: ...
 
     def reader(self) -> StoreReader:
-        """Where the recorded results are; Refusal when nothing is recorded."""
+        """Where the recorded results are; Refused when nothing is recorded."""
         ...
 
     @property
@@ -129,7 +135,7 @@ class ServedEngine:
     def reader(self) -> StoreReader:
         path = self._engine.path
         if path is None:
-            raise Refusal(
+            raise Refused(
                 409, "no_log", "this engine is in memory only and records no results to follow"
             )
         if self._reader is None:
@@ -176,7 +182,7 @@ class ServedStore:
 
     @contextlib.contextmanager
     def _there(self) -> Iterator[None]:
-        """Refusal for whatever fails while the store is not where it was; its log says where."""
+        """Refused for whatever fails while the store is not where it was; its log says where."""
         try:
             yield
         except HeadgateError as error:
@@ -185,7 +191,7 @@ class ServedStore:
             if not self._is_missing:
                 LOG.warning("there is no store at %s any more; requests get 503", self._path)
             self._is_missing = True
-            raise Refusal(503, "no_store", MISSING, retry_after="1") from error
+            raise Refused(503, "no_store", MISSING, retry_after="1") from error
         if self._is_missing:
             self._is_missing = False
             LOG.warning("the store at %s is there again", self._path)
@@ -260,3 +266,68 @@ class ServedStore:
 def _streams(reader: StoreReader) -> dict[str, str]:
     declared = reader.declared().get("streams", {})
     return {name: one["results"] for name, one in declared.items()}
+
+
+# --- what a user names ----------------------------------------------------------------------------
+
+
+def open_target(text: str) -> Served:
+    """What the text names, opened; InputError that says what was looked for."""
+    if (Path(text) / MANIFEST_NAME).exists():
+        return ServedStore(Path(text))
+    if ":" not in text:
+        raise InputError(
+            f"there is no store at {os.path.abspath(text)}; name a store's folder, or an engine "
+            "as package.module:engine or bank.py:engine"
+        )
+    return ServedEngine(open_program(text))
+
+
+def open_program(text: str) -> Engine:
+    """The engine that the text names, as package.module:engine or bank.py:engine."""
+    found = load_named(text, "engine")
+    if found is not None and not isinstance(found, Engine) and callable(found):
+        found = found()
+    if not isinstance(found, Engine):
+        kind = "nothing" if found is None else f"a {type(found).__name__}"
+        raise InputError(f"{text} names {kind}; name an engine, or a function that opens one")
+    return found
+
+
+def load_named(text: str, what: str) -> Any:
+    """What stands in a program under the name behind the colon; None when nothing does."""
+    module, colon, name = text.rpartition(":")
+    if not colon:
+        raise InputError(
+            f"{text} names no {what}; name it as package.module:{what} or bank.py:{what}"
+        )
+    return getattr(_import(module), name, None)
+
+
+def _import(module: str) -> ModuleType:
+    try:
+        return _import_file(Path(module)) if module.endswith(".py") else _import_name(module)
+    except HeadgateError:
+        raise
+    except ImportError as error:
+        raise InputError(f"cannot import {module!r}: {error}") from error
+
+
+def _import_name(module: str) -> ModuleType:
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    return importlib.import_module(module)
+
+
+def _import_file(path: Path) -> ModuleType:
+    if not path.exists():
+        raise InputError(f"there is no program at {os.path.abspath(path)}")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise InputError(f"{path} is not a Python program")
+    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # functions that are compiled are looked up by module
+    spec.loader.exec_module(module)
+    return module

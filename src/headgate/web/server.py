@@ -24,12 +24,11 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from headgate.errors import InputError
+from headgate.web.admission import AllowedOrigins, Token, Tokens, make_token, read_tokens
 from headgate.web.application import Application
 from headgate.web.connection import Connection, Connections
 from headgate.web.limits import Limits
-from headgate.web.origins import Origins
 from headgate.web.served import Served
-from headgate.web.tokens import Token, Tokens, make_token, read_tokens
 
 log = logging.getLogger("headgate.web")
 BACKLOG = 1024
@@ -56,7 +55,7 @@ class Settings:
 def serve(served: Served, settings: Settings, say: Callable[[str], None]) -> None:
     """Serve until a signal ends it; `say` is told the address and a new token, once."""
     tokens, fresh = _tokens(settings)
-    origins = Origins.of(settings.host, settings.allowed_hosts, settings.allowed_origins)
+    origins = AllowedOrigins.of(settings.host, settings.allowed_hosts, settings.allowed_origins)
     listening = listen(settings)
     host, port = listening.getsockname()[:2]
     say(f"serving on http://{f'[{host}]' if ':' in host else host}:{port}")

@@ -24,10 +24,9 @@ from typing import Any
 import orjson
 
 from headgate.errors import InputError, LimitError
-from headgate.query.limits import Limit, limited
 from headgate.query.sharing import Mapped
-from headgate.query.sql import Connections, run_sql
-from headgate.web.answers import Answer, table_answer
+from headgate.query.sql import KeptConnections, Limit, limited, run_sql
+from headgate.web.answers import Body, table_answer
 from headgate.web.bodies import read_parameters
 
 HEAD = struct.Struct("<IQ")
@@ -86,7 +85,7 @@ class Worker:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._mapped = Mapped()
-        self._connections = Connections()
+        self._connections = KeptConnections()
         self._asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._running: tuple[int, Limit] | None = None
         self._base_bytes = 0
@@ -144,7 +143,7 @@ class Worker:
         send(self._connection, {**told, "is_last": is_last}, body)
         return not is_last
 
-    def _run(self, asked: Any, limit: Limit) -> Answer:
+    def _run(self, asked: Any, limit: Limit) -> Body:
         tables = {
             name: self._mapped.table(first, spots)
             for name, (first, spots) in asked["tables"].items()

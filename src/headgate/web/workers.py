@@ -1,4 +1,4 @@
-"""Workers: the server's side of the processes that run queries (web/worker.py).
+"""QueryWorkers: the server's side of the processes that run queries (web/worker.py).
 
 Invariant: a query has a worker of its own while it runs, and ends with it at the latest: a worker
 that does not stop when it is told to is killed, and the next query gets a new one. What a worker
@@ -24,11 +24,11 @@ from typing import Any
 import pyarrow as pa
 
 from headgate.errors import InputError, LimitError, ServerError
-from headgate.query.limits import Limit
 from headgate.query.sharing import Shared, Shelf
-from headgate.web.answers import Answer
+from headgate.query.sql import Limit
+from headgate.web.answers import Body
 from headgate.web.limits import Limits
-from headgate.web.refusals import Refusal
+from headgate.web.refusals import Refused
 from headgate.web.worker import DESCRIPTORS_MAX, receive, send
 
 log = logging.getLogger("headgate.web")
@@ -93,7 +93,7 @@ class WorkerProcess:
             self.end()
             raise ServerError("the process for queries does not start; the server's log says why")
 
-    def ask(self, question: Question, shared: Shared, epoch: int, limit: Limit) -> Answer:
+    def ask(self, question: Question, shared: Shared, epoch: int, limit: Limit) -> Body:
         """What a query finds; LimitError when it takes too much of anything."""
         self._number, self._told_to_stop = next(self._numbers), None
         with limit.watching(self):
@@ -183,7 +183,7 @@ class WorkerProcess:
         self._connection.close()
 
 
-def _answer(told: Mapping[str, Any], body: bytes) -> Answer:
+def _answer(told: Mapping[str, Any], body: bytes) -> Body:
     kind = told.get("error")
     if kind == "input":
         raise InputError(told["why"])
@@ -191,14 +191,14 @@ def _answer(told: Mapping[str, Any], body: bytes) -> Answer:
         raise LimitError(told["why"])
     if kind is not None:
         raise ServerError(f"a query failed in its process: {told['why']}")
-    return Answer(body, told["media"], told["headers"])
+    return Body(body, told["media"], told["headers"])
 
 
-def _ending() -> Refusal:
-    return Refusal(503, "stopped", "the server ends; ask again when it is back", retry_after="1")
+def _ending() -> Refused:
+    return Refused(503, "stopped", "the server ends; ask again when it is back", retry_after="1")
 
 
-class Workers:
+class QueryWorkers:
     """All workers of a server; every method may be called from any thread."""
 
     def __init__(self, limits: Limits) -> None:
@@ -212,7 +212,7 @@ class Workers:
 
     def run(
         self, question: Question, tables: Mapping[str, pa.Table], epoch: int, limit: Limit
-    ) -> Answer:
+    ) -> Body:
         """Run a query over these tables, which are of this epoch, in a worker that is free."""
         with self._shelf.share(tables) as shared:
             with contextlib.suppress(_Ended):
@@ -226,7 +226,7 @@ class Workers:
 
     def _ask(
         self, question: Question, shared: Shared, epoch: int, limit: Limit, worker: WorkerProcess
-    ) -> Answer:
+    ) -> Body:
         try:
             return worker.ask(question, shared, epoch, limit)
         except LimitError:
@@ -238,7 +238,7 @@ class Workers:
 
     def warm(self) -> None:
         """Have a worker ready."""
-        with contextlib.suppress(ServerError, Refusal):
+        with contextlib.suppress(ServerError, Refused):
             self._put_back(self._take())
 
     def _take(self, is_fresh: bool = False) -> WorkerProcess:

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 import headgate as hg
 from headgate.cli import output
-from headgate.cli.commands import app, say_error
-from headgate.cli.output import Format
+from headgate.cli.commands import app
+from headgate.cli.output import Format, say_error
 
 EVIL = "ok\x1b]0;owned\x07\x1b[2Jx\x9b31m\r\x7f\u202egpj[bold]b[/bold]\ny"
 table = hg.Table("notes", "id bigint, text string", key="id")

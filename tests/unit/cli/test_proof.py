@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from headgate.cli import proof
-from headgate.cli.tally import Replay, Tally
+from headgate.cli.proof import DemoTally, RecognisedBatch
 from headgate.query.sql import run_sql
 
 MONEY = pa.decimal128(12, 2)
@@ -39,15 +39,15 @@ def whole() -> dict[str, pa.Table]:
     }
 
 
-def tally() -> Tally:
-    counted = Tally(whole()["events"], Decimal("1000.00"))
+def tally() -> DemoTally:
+    counted = DemoTally(whole()["events"], Decimal("1000.00"))
     counted.totals.add(Decimal("1005.00"))
     counted.seen.append(Decimal("1000.00"))
-    counted.replays.append(Replay(0, 2, 1))
+    counted.replays.append(RecognisedBatch(0, 2, 1))
     return counted
 
 
-def broken(tables: Mapping[str, pa.Table], counted: Tally) -> list[str]:
+def broken(tables: Mapping[str, pa.Table], counted: DemoTally) -> list[str]:
     def ask(query: str) -> list[tuple[Any, ...]]:
         return run_sql(query, tables).rows()
 
@@ -106,10 +106,10 @@ class Engine:
 
 def test_the_tally_counts_a_batch_once_and_notes_its_replay() -> None:
     engine = Engine()
-    counted = Tally(whole()["events"], Decimal("1000.00"))
+    counted = DemoTally(whole()["events"], Decimal("1000.00"))
     results = whole()["results"].append_column("epoch", pa.array([2, 2]))
     counted.run(engine.apply, engine, results, 0)
     counted.run(engine.apply, engine, results, 1)  # the epoch stays: recognised
     assert counted.outcomes == {"committed": 1, "aborted": 1}
-    assert counted.replays == [Replay(1, 2, 2)]
+    assert counted.replays == [RecognisedBatch(1, 2, 2)]
     assert counted.totals == {Decimal("1000.00"), Decimal("1005.00")}

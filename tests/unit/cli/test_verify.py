@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 import headgate as hg
 from headgate.cli.commands import app
-from headgate.cli.verdict import verdict
+from headgate.cli.stores import verdict
 from headgate.durability import Commit, Report, Retention, Store, StoreReader
 from headgate.durability import verify as examine
 from tests.unit.cli.bank import open_bank, pay

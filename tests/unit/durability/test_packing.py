@@ -10,7 +10,7 @@ import pytest
 
 from headgate.durability import Commit, StoreReader
 from headgate.durability import format as layout
-from headgate.durability.frame import Part
+from headgate.durability.frame import PayloadPart
 from headgate.durability.packing import ROWS_MAX, Packer, unpack
 from tests.unit.durability.conftest import Place
 
@@ -85,7 +85,7 @@ def test_bytes_changed_at_random_are_an_error_or_a_sound_batch() -> None:
             forged[chance.randrange(len(forged))] = chance.randrange(256)
         forged = forged[: chance.choice((len(forged), chance.randrange(len(forged))))]
         try:
-            found = Part(2, "t", pa.py_buffer(bytes(forged)), layout.FORM_SHORT).batch()
+            found = PayloadPart(2, "t", pa.py_buffer(bytes(forged)), layout.FORM_SHORT).batch()
         except (pa.ArrowException, ValueError, LookupError, OSError, ArithmeticError):
             continue
         except Exception as error:

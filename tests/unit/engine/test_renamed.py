@@ -10,8 +10,7 @@ import pytest
 
 import headgate as hg
 from headgate.durability import StoreReader
-from headgate.query.store_sql import query_store
-from headgate.query.stored import of_stream
+from headgate.query.stored import of_stream, query_store
 
 accounts = hg.Table("accounts", "id bigint, n bigint", key="id")
 EVENT = "ts timestamp, id bigint, n bigint"

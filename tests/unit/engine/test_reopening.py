@@ -10,7 +10,7 @@ import pytest
 
 import headgate as hg
 from headgate.durability import StoreReader, compaction, snapshot
-from headgate.state import indexing
+from headgate.state import index
 
 things = hg.Table("things", "id bigint, name string, count int DEFAULT 3", key="id")
 plain = hg.Table("plain", "id bigint, value double", key="id")
@@ -30,7 +30,7 @@ def many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small tables take the way of large ones: many blocks, several threads."""
     monkeypatch.setattr(compaction, "BLOCK_ROWS", 16)
     monkeypatch.setattr(snapshot, "READ_BLOCKS_MIN", 2)
-    monkeypatch.setattr(indexing, "ROWS_MIN", 1)
+    monkeypatch.setattr(index, "ROWS_MIN", 1)
 
 
 def opened(path: Path) -> hg.Engine:

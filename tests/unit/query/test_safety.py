@@ -12,8 +12,7 @@ import pyarrow as pa
 import pytest
 
 from headgate.errors import InputError, LimitError
-from headgate.query.limits import Limit, limited
-from headgate.query.sql import Connections, run_sql
+from headgate.query.sql import KeptConnections, Limit, limited, run_sql
 
 SECRET = "secret-6f1c"
 TABLES = {"accounts": pa.table({"id": [1, 2, 3], "balance": [10.0, 20.0, 30.0]})}
@@ -202,7 +201,7 @@ def thrown_together(chance: random.Random) -> str:
 
 def test_words_of_sql_thrown_together_never_get_through(place: Path, long_run: bool) -> None:
     """Each is refused, or it answers without the secret; no file is made, no row is changed."""
-    chance, connections = random.Random(1), Connections()
+    chance, connections = random.Random(1), KeptConnections()
     answered = 0
     for _ in range(20_000 if long_run else 200):
         query = thrown_together(chance)

@@ -12,7 +12,7 @@ import pytest
 
 from headgate.query.sql import run_sql
 from headgate.web.answers import ARROW, JSON, chosen_media, table_answer
-from headgate.web.refusals import Refusal
+from headgate.web.refusals import Refused
 
 TABLE = pa.table(
     {
@@ -89,6 +89,6 @@ def test_the_client_chooses(accept: str | None, media: str) -> None:
 
 @pytest.mark.parametrize("accept", ["text/html", "application/json;q=0", "application/json;q=x"])
 def test_a_client_that_accepts_neither_is_told(accept: str) -> None:
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(Refused) as refused:
         chosen_media(accept)
     assert refused.value.status == 406

@@ -12,10 +12,10 @@ import httpx
 import pytest
 
 import headgate as hg
+from headgate.web.admission import Tokens
 from headgate.web.application import Application, ClosingResponse
 from headgate.web.limits import Limits
 from headgate.web.served import ServedEngine
-from headgate.web.tokens import Tokens
 
 counts = hg.Table("counts", "id bigint, n bigint DEFAULT 0", key="id")
 

@@ -16,12 +16,12 @@ from headgate.durability import StoreReader
 from headgate.errors import InputError
 from headgate.query.stored import name_of, origin_of
 from headgate.web import following
+from headgate.web.admission import Tokens
 from headgate.web.application import Application
-from headgate.web.following import Place, read_piece, read_place
+from headgate.web.following import ResultPlace, read_piece, read_place
 from headgate.web.limits import Limits
-from headgate.web.refusals import Refusal
+from headgate.web.refusals import Refused
 from headgate.web.served import ServedStore
-from headgate.web.tokens import Tokens
 
 accounts = hg.Table("accounts", "id bigint, count bigint", key="id")
 
@@ -62,10 +62,12 @@ def places(events: bytes) -> list[tuple[int, int]]:
     return found
 
 
-def all_places(reader: StoreReader, transaction: str | None, place: Place) -> list[tuple[int, int]]:
+def all_places(
+    reader: StoreReader, transaction: str | None, place: ResultPlace
+) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     last = reader.last_epoch()
-    while place < Place(last):
+    while place < ResultPlace(last):
         origin = None if transaction is None else (transaction, 0)
         piece = read_piece(reader, origin, place, last)
         assert place < piece.place
@@ -84,22 +86,22 @@ def test_pieces_of_any_size_give_each_result_once(
 ) -> None:
     monkeypatch.setattr(following, "PIECE_ROWS", rows)
     monkeypatch.setattr(following, "PIECE_EPOCHS", epochs)
-    assert all_places(reader, None, Place(0)) == EVERY
+    assert all_places(reader, None, ResultPlace(0)) == EVERY
     for place in EVERY:
         behind = [other for other in EVERY if other > place]
-        assert all_places(reader, None, Place(*place)) == behind
-    assert all_places(reader, "drop", Place(0)) == [(2, 0)]
-    assert all_places(reader, "add", Place(1, 5)) == [
+        assert all_places(reader, None, ResultPlace(*place)) == behind
+    assert all_places(reader, "drop", ResultPlace(0)) == [(2, 0)]
+    assert all_places(reader, "add", ResultPlace(1, 5)) == [
         other for other in EVERY if other > (1, 5) and other != (2, 0)
     ]
 
 
 def test_a_place_is_read_from_a_text(reader: StoreReader) -> None:
-    assert read_place(None, reader) == read_place("latest", reader) == Place(4)
-    assert read_place("earliest", reader) == Place(0)
-    assert read_place("2", reader) == Place(2)
-    assert read_place("1/6", reader) == Place(1, 6)
-    assert str(read_place("1/6", reader)) == "1/6" and str(Place(2)) == "2"
+    assert read_place(None, reader) == read_place("latest", reader) == ResultPlace(4)
+    assert read_place("earliest", reader) == ResultPlace(0)
+    assert read_place("2", reader) == ResultPlace(2)
+    assert read_place("1/6", reader) == ResultPlace(1, 6)
+    assert str(read_place("1/6", reader)) == "1/6" and str(ResultPlace(2)) == "2"
     for wrong in ("", "x", "-1", "1/", "/1", "1/2/3", "9" * 30):
         with pytest.raises(InputError):
             read_place(wrong, reader)
@@ -114,7 +116,7 @@ def test_what_was_removed_is_refused(tmp_path: Path) -> None:
         engine.call(add, id=1)
         reader = StoreReader.open(tmp_path / "bank")
         assert reader.first_epoch() > 1
-        with pytest.raises(Refusal) as refused:
+        with pytest.raises(Refused) as refused:
             read_place("1", reader)
         assert refused.value.status == 410
         assert all_places(reader, None, read_place("earliest", reader))

@@ -14,11 +14,11 @@ import httpx
 import pytest
 
 import headgate as hg
+from headgate.web.admission import Tokens
 from headgate.web.application import Application
-from headgate.web.following import Following, Place
+from headgate.web.following import Following, ResultPlace
 from headgate.web.limits import Limits
 from headgate.web.served import ServedStore
-from headgate.web.tokens import Tokens
 
 counts = hg.Table("counts", "id bigint, n bigint DEFAULT 0", key="id")
 
@@ -112,7 +112,7 @@ def test_who_follows_a_store_that_goes_away_is_let_go(store: Path) -> None:
     async def follow() -> list[bytes]:
         with ThreadPoolExecutor(1) as threads:
             found = []
-            async for event in Following(threads).events(served, None, Place(0)):
+            async for event in Following(threads).events(served, None, ResultPlace(0)):
                 found.append(event)
                 if b"id: 1/0" in event:
                     away(store, "moved")

@@ -1,4 +1,4 @@
-"""Workers that end, or do not start: played by a process that does what its part says."""
+"""QueryWorkers that end, or do not start: played by a process that does what its part says."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from headgate.errors import LimitError, ServerError
-from headgate.query.limits import Limit
+from headgate.query.sql import Limit
 from headgate.web import workers as module
 from headgate.web.answers import JSON
 from headgate.web.limits import Limits
-from headgate.web.workers import Question, Workers
+from headgate.web.workers import QueryWorkers, Question
 
 # What a worker does, line by line, with a socket to its server.
 PLAYER = """
@@ -39,11 +39,11 @@ QUESTION = Question("select 7", None, JSON)
 
 
 class Cast:
-    """Workers that play these parts, one after another, and the last for ever."""
+    """QueryWorkers that play these parts, one after another, and the last for ever."""
 
     def __init__(self, parts: list[str]) -> None:
         self._parts = parts
-        self.workers = Workers(Limits())
+        self.workers = QueryWorkers(Limits())
         self.started = 0
 
     def start(self, command: list[str], **options: Any) -> subprocess.Popen[bytes]:

@@ -8,8 +8,8 @@ import pytest
 
 from headgate.errors import InputError
 from headgate.testing.disk import SimulatedClock
-from headgate.web.refusals import Refusal
-from headgate.web.tokens import Token, Tokens, make_token, read_tokens
+from headgate.web.admission import Token, Tokens, make_token, read_tokens
+from headgate.web.refusals import Refused
 
 GOOD = "0123456789abcdef"
 
@@ -17,7 +17,7 @@ GOOD = "0123456789abcdef"
 def code(tokens: Tokens, header: bytes | None) -> str:
     try:
         tokens.check(header)
-    except Refusal as refusal:
+    except Refused as refusal:
         assert refusal.status == 401
         return refusal.code
     return "welcome"
