@@ -122,7 +122,23 @@ def open_engine(
 
 
 class Engine:
-    """Tables and the transactions over them; made by `hg.open`."""
+    """Tables and the transactions over them; made by `hg.open`.
+
+    >>> import headgate as hg
+    >>> accounts = hg.Table("accounts", "id bigint, balance bigint", key="id")
+    >>> @hg.transaction(event="id bigint, amount bigint", compiled=False)
+    ... def deposit(event, account=accounts.at("id", create=True)):
+    ...     account.balance += event.amount
+    >>> with hg.open(None, tables=[accounts], transactions=[deposit]) as engine:
+    ...     engine.run(deposit, [{"id": 1, "amount": 5}, {"id": 2, "amount": 7}]).num_rows
+    ...     engine.call(deposit, id=1, amount=1).committed
+    ...     engine.get("accounts", 1)
+    ...     engine.sql("select sum(balance) from accounts").rows()
+    2
+    True
+    {'id': 1, 'balance': 6}
+    [(13,)]
+    """
 
     def __init__(
         self,
