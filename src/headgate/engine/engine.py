@@ -133,11 +133,11 @@ class Engine:
     ...     engine.run(deposit, [{"id": 1, "amount": 5}, {"id": 2, "amount": 7}]).num_rows
     ...     engine.call(deposit, id=1, amount=1).committed
     ...     engine.get("accounts", 1)
-    ...     engine.sql("select sum(balance) from accounts").rows()
+    ...     engine.sql("select id from accounts order by balance").rows()
     2
     True
     {'id': 1, 'balance': 6}
-    [(13,)]
+    [(1,), (2,)]
     """
 
     def __init__(
