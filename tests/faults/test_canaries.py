@@ -179,7 +179,7 @@ def test_a_snapshot_that_refers_to_changed_blocks_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     nothing = np.empty(0, np.int64)
-    monkeypatch.setattr(compaction.Changes, "touched_between", lambda self, low, high: nothing)
+    monkeypatch.setattr(compaction.TableChanges, "touched_between", lambda self, low, high: nothing)
     assert catches()
 
 

@@ -55,9 +55,12 @@ LABORATORY_FOR = "cli"
 # Above Spark, but usable at once and with no Java: these reach for it only when asked.
 LAZY_ABOVE_SPARK = {PUBLIC, "cli", "web"}
 
-FILE_LINES_MAX = 600
+FILE_LINES_MAX = 500
 # Files that are to be cut by idea soon; until then they may grow this far.
-LARGER_FILES: dict[str, int] = {}
+LARGER_FILES: dict[str, int] = {
+    f"{PACKAGE}/engine/engine.py": 520,
+    f"{PACKAGE}/lab/simulation.py": 600,
+}
 FUNCTION_LINES_MAX = 70
 COLUMNS_MAX = 100
 VAGUE_WORDS = {"util", "utils", "helper", "helpers", "manager", "managers", "misc"}

@@ -32,8 +32,8 @@ HANDED_OUT = (
     "headgate.parallel.figures.Figures",
     "headgate.parallel.decision.Decision",
     "headgate.state.schema.Schema",
-    "headgate.state.schema.Column",
-    "headgate.state.schema.ColumnType",
+    "headgate.state.types.Column",
+    "headgate.state.types.ColumnType",
 )
 
 

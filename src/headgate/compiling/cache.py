@@ -29,8 +29,9 @@ from headgate.compiling.bytecode import is_user_function, references
 from headgate.compiling.signature import OutputColumns, Parameter, Signature
 from headgate.io import RealDisk, read_file
 from headgate.state.compiled import GENERATED, cache_folder, numba, vault
-from headgate.state.schema import Column, ColumnType, Schema
+from headgate.state.schema import Schema
 from headgate.state.table import Access, Table
+from headgate.state.types import Column, ColumnType
 
 _DISK = RealDisk()
 Form = tuple[Any, ...]

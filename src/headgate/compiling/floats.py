@@ -249,6 +249,9 @@ def quotient(left: int, right: int) -> Any:
     if left == 0:
         return -0.0 if right < 0 else 0.0
     value, divisor = _magnitude(left), _magnitude(right)
+    # A float has 53 bits. Of the quotient there are at least 56, the last of which says whether
+    # anything follows, so that turning them into a float rounds once, as the exact quotient would;
+    # the scale is a power of two and changes no bit.
     bits, rest = value // divisor, value % divisor
     scale = 1.0
     while bits < types.uint64(1 << 55):
@@ -370,7 +373,7 @@ MATH: dict[Any, Any] = {
     math.radians: _stub("radians", lambda value: lambda value: float(value) * _RADIANS),
     math.isnan: _test("isnan", lambda value: value != value),
     math.isinf: _test("isinf", lambda value: value == math.inf or value == -math.inf),
-    math.isfinite: _test("isfinite", lambda value: value - value == 0.0),
+    math.isfinite: _test("isfinite", lambda value: value - value == 0.0),  # else it is NaN
     math.floor: _to_whole("floor"),
     math.ceil: _to_whole("ceil"),
     math.trunc: _to_whole("trunc"),

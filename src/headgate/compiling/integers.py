@@ -81,7 +81,7 @@ def whole_power(base: int, exponent: int) -> int:
         if remaining & 1:
             result = multiply(result, square)
         remaining >>= 1
-        if remaining == 0:
+        if remaining == 0:  # before the next square: one that is not needed might overflow
             return result
         square = multiply(square, square)
 

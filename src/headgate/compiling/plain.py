@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from headgate.compiling.bytecode import is_own_code, references
-from headgate.state.schema import BOUNDS
+from headgate.state.types import BOUNDS
 
 MIN, MAX = BOUNDS["bigint"]
 _DECIMAL_MIN, _DECIMAL_MAX = -(2**127), 2**127 - 1

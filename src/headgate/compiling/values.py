@@ -31,7 +31,7 @@ from numba.extending import (
 from headgate.compiling.decimals import DecimalType, store_decimal
 from headgate.compiling.refusals import ALWAYS, Refusal
 from headgate.state.layout import STORED
-from headgate.state.schema import BOUNDS, FLOAT_END
+from headgate.state.types import BOUNDS, FLOAT_END
 
 I64 = ir.IntType(64)
 STORED_LLVM = {

@@ -63,7 +63,7 @@ def write_next(
             base.close()
 
 
-class Changes:
+class TableChanges:
     """All that the frames after a snapshot did to one table."""
 
     def __init__(self, replay: Replay) -> None:
@@ -98,7 +98,7 @@ def images_from_log(
     names = [*mark.slots, *(base.tables() if base is not None else [])]
     worn = worn_files(base)
     with decoding(log.folder, 0):
-        changes = {name: Changes(replay) for name, replay in replays.items()}
+        changes = {name: TableChanges(replay) for name, replay in replays.items()}
     return {name: _items(base, name, changes.get(name), worn) for name in dict.fromkeys(names)}
 
 
@@ -132,7 +132,7 @@ def worn_files(base: Snapshot | None) -> set[int]:
 
 
 def _items(
-    base: Snapshot | None, table: str, changes: Changes | None, worn: set[int]
+    base: Snapshot | None, table: str, changes: TableChanges | None, worn: set[int]
 ) -> Iterator[pa.RecordBatch | Block]:
     blocks = base.blocks(table) if base is not None else []
     if base is None or not blocks:
@@ -140,12 +140,12 @@ def _items(
             yield from _batches(changes.image)
         return
     if changes is None:
-        changes = Changes(Replay())
+        changes = TableChanges(Replay())
     yield from _merged(base, blocks, changes, worn)
 
 
 def _merged(
-    base: Snapshot, blocks: list[Block], changes: Changes, worn: set[int]
+    base: Snapshot, blocks: list[Block], changes: TableChanges, worn: set[int]
 ) -> Iterator[pa.RecordBatch | Block]:
     """Go through the blocks: refer to the clean ones, write the runs of changed ones anew.
 
@@ -193,7 +193,7 @@ def _run_length(blocks: list[Block], changed: list[bool], place: int) -> int:
 
 
 def _rewritten(
-    base: Snapshot, blocks: list[Block], changes: Changes, low: int, high: int | None
+    base: Snapshot, blocks: list[Block], changes: TableChanges, low: int, high: int | None
 ) -> Iterator[pa.RecordBatch]:
     """The rows of neighbouring blocks with the changes to their slots, in new batches."""
     before = concatenated([base.batch(block) for block in blocks])

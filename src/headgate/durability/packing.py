@@ -201,6 +201,7 @@ def _values(column: pa.Array) -> list[Any]:
         offsets = np.frombuffer(view, np.int32, count + 1, 4 * first)
         low, high = int(offsets[0]), int(offsets[-1])
         texts = b"" if buffers[2] is None else memoryview(buffers[2]).cast("B")[low:high]
+        # A slice of a longer column begins in the middle of its texts.
         return [(offsets - np.int32(low)).tobytes(), texts]
     width = kind.bit_width // 8
     return [view[first * width : (first + count) * width]]
@@ -233,6 +234,7 @@ class _Bytes:
         valid = pa.py_buffer(self.take((rows + 7) // 8)) if has_nulls else None
         if column.width < 0:
             offsets = self.take(4 * (rows + 1))
+            # The last offset is how many bytes of text follow; the others are judged by Arrow.
             texts = self.take(int.from_bytes(offsets[-4:], "little", signed=True))
             buffers = [valid, pa.py_buffer(offsets), pa.py_buffer(texts)]
         else:

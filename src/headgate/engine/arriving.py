@@ -30,7 +30,8 @@ from headgate.state.columns import StoredColumn, to_stored
 from headgate.state.compiled import numba
 from headgate.state.fitting import conform, decoded, joined, one_array, unmarked
 from headgate.state.objects import FAULT_WORDS, TEXT_FAULT
-from headgate.state.schema import BIGINT_MAX, ColumnType, Schema
+from headgate.state.schema import Schema
+from headgate.state.types import BIGINT_MAX, ColumnType
 
 NO_ROWS = np.empty(0, np.int64)
 DIGIT_BITS = 11

@@ -18,8 +18,9 @@ import pyarrow as pa
 from headgate.errors import DeclarationError, InputError, did_you_mean, not_among, shown
 from headgate.state.fitting import conform, marked, one_array, unmarked_type
 from headgate.state.objects import NULL_FAULT, are_plain, fitted, is_missing
-from headgate.state.schema import Column, ColumnType, Schema, has_struct, logical_value, split_list
+from headgate.state.schema import Schema, split_list
 from headgate.state.table import Table
+from headgate.state.types import Column, ColumnType, has_struct, logical_value
 from headgate.transactions import Transaction
 
 ACCEPTED = "an Arrow table, record batches, a pandas frame, a Spark frame or a list of dicts"

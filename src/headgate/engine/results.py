@@ -23,8 +23,9 @@ from headgate.state.display import text
 from headgate.state.fitting import conform, one_array
 from headgate.state.layout import Layout
 from headgate.state.rows import stored_column
-from headgate.state.schema import Column, Schema
+from headgate.state.schema import Schema
 from headgate.state.table import Access
+from headgate.state.types import Column
 
 _GIVING_WAY = frozenset(("items", "values", "get"))  # methods of `Result`
 _INDEX_TYPES = {"b": pa.int8(), "i": pa.int32()}

@@ -23,8 +23,9 @@ from headgate.errors import DeclarationError, InputError, did_you_mean, not_amon
 from headgate.isolation.levels import PROTOCOLS, Recording, make_isolation, make_protocol
 from headgate.parallel.scheme import SERIAL, Scheme
 from headgate.state.fitting import one_array, unmarked
-from headgate.state.schema import Column, ColumnType, Schema, refuse_twins, split_list
+from headgate.state.schema import Schema, refuse_twins, split_list
 from headgate.state.table import Access
+from headgate.state.types import Column, ColumnType
 from headgate.transactions import RESULT_COLUMNS, Transaction
 
 # A transaction or its name, or several of them by the value of the column `route_by`.

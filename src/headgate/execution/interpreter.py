@@ -18,9 +18,9 @@ from headgate.execution.keeper import Keeper
 from headgate.state.integrity import constraints_on
 from headgate.state.layout import HEADER_EPOCH_SHIFT, Layout
 from headgate.state.rows import Rows
-from headgate.state.schema import BOUNDS, ColumnType, fits_float
 from headgate.state.strings import StringPool
 from headgate.state.table import Access
+from headgate.state.types import BOUNDS, ColumnType, fits_float
 
 # Products of two 18-digit decimals stay exact, as they do compiled.
 EXACT = decimal.Context(prec=76, rounding=decimal.ROUND_HALF_UP)

@@ -24,7 +24,7 @@ from headgate.state.columns import to_stored
 from headgate.state.layout import HEADER_ALIVE, WORD_BYTES, Layout
 from headgate.state.objects import fitted
 from headgate.state.rows import Rows
-from headgate.state.schema import ColumnType
+from headgate.state.types import ColumnType
 
 Row = dict[str, Any]
 PLACES_MAX = 1 << 20  # keys whose place a getter remembers; then it begins anew

@@ -13,7 +13,8 @@ from pyspark.sql import types as spark_types
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from headgate.errors import InputError
-from headgate.state.schema import ColumnType, Schema
+from headgate.state.schema import Schema
+from headgate.state.types import ColumnType
 
 _PLAIN: dict[str, spark_types.DataType] = {
     "boolean": spark_types.BooleanType(),

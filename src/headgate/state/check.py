@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
 from headgate.errors import DeclarationError, not_among
-from headgate.state.schema import ColumnType, Schema, default_value, require_text
+from headgate.state.schema import Schema, require_text
+from headgate.state.types import ColumnType, default_value
 
 _TOKEN = re.compile(
     r"""\s*(?:

@@ -17,8 +17,8 @@ from headgate.errors import check_invariant
 from headgate.state.compiled import numba
 from headgate.state.fitting import faults_of_lists, fit, lists_of, one_array
 from headgate.state.layout import STORED
-from headgate.state.schema import BOUNDS, ColumnType
 from headgate.state.strings import StringPool
+from headgate.state.types import BOUNDS, ColumnType
 
 # Of these types Arrow's values are those that are stored.
 _WHOLE = {

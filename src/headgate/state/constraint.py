@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from headgate.errors import DeclarationError, shown
-from headgate.state.schema import Column, ColumnType, Schema, split_list
+from headgate.state.schema import Schema, split_list
+from headgate.state.types import Column, ColumnType
 
 # Values that are equal exactly when their stored words are: keys, and columns of constraints.
 KEY_KINDS = ("int", "bigint", "string", "date", "timestamp", "decimal", "boolean")

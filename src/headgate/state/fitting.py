@@ -21,7 +21,7 @@ from headgate.state.objects import (
     TEXT_FAULT,
     fitted,
 )
-from headgate.state.schema import BIGINT_MAX, BOUNDS, FLOAT_END, INT_MAX, ColumnType
+from headgate.state.types import BIGINT_MAX, BOUNDS, FLOAT_END, INT_MAX, ColumnType
 
 _VALUE, _FAULT = "value", "__fault"
 _FEW = 64  # values that are looked at one by one in Python

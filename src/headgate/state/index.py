@@ -30,6 +30,9 @@ at: Any = np.uint64  # an index that cannot count from the end: the kernels need
 
 @numba.njit(cache=True, nogil=True, inline="always")
 def mix(value: Any, word: Any) -> Any:
+    """One more word of a key in its hash."""
+    # The low bits of a product depend on the low bits of its factors alone, and they choose the
+    # place in the index: fold the high bits, which depend on all, down to them.
     mixed = (np.uint64(value) ^ np.uint64(word)) * np.uint64(0x9E3779B97F4A7C15)
     return np.int64(mixed ^ (mixed >> np.uint64(32)))
 
@@ -53,6 +56,7 @@ def find(entries: np.ndarray, words: Words, key: int) -> int:
         if entry == 0:
             return -1
         slot = (entry & SLOT_MASK) - 1
+        # Another key may have the same tag, too: the row decides, and it is needed next anyway.
         if (entry ^ value) & TAG_MASK == 0 and words[slot, 1] == key:
             return slot
         place = (place + 1) & mask
@@ -143,6 +147,8 @@ def remove(entries: np.ndarray, words: Words, slot: int, key_words: int) -> None
         if entry == 0:
             break
         home = _row_hash(words, (entry & SLOT_MASK) - 1, key_words) & mask
+        # Measured round the ring: an entry whose home lies behind the gap stays, since before its
+        # home no probe looks for it; any other one moves into the gap and leaves a new one.
         if ((place - home) & mask) >= ((place - gap) & mask):
             entries[gap] = entry
             gap = place

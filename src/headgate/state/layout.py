@@ -13,7 +13,8 @@ from functools import cached_property
 
 import numpy as np
 
-from headgate.state.schema import Column, ColumnType, Schema
+from headgate.state.schema import Schema
+from headgate.state.types import Column, ColumnType
 
 HEADER_ALIVE = 1  # there is such a row
 HEADER_RELEASED = 2  # the slot is in the free list of its table

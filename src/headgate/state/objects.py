@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from headgate.errors import shown
-from headgate.state.schema import BOUNDS, ColumnType, fits_float
+from headgate.state.types import BOUNDS, ColumnType, fits_float
 
 # Why a value cannot be used; of an array's elements the lowest counts.
 NULL_FAULT = 1

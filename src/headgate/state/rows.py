@@ -26,10 +26,10 @@ from headgate.state.layout import (
     row_layout,
 )
 from headgate.state.objects import FAULT_WORDS
-from headgate.state.schema import ColumnType
 from headgate.state.spaces import Slots, Words
 from headgate.state.strings import StringPool
 from headgate.state.table import Table
+from headgate.state.types import ColumnType
 
 ROWS_MIN = 1024
 LOAD_FACTOR = 0.6  # of the index: more entries than this and it doubles

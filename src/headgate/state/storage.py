@@ -17,7 +17,8 @@ from typing import Any
 import pyarrow as pa
 
 from headgate.errors import InputError
-from headgate.state.schema import Column, Schema, logical_value
+from headgate.state.schema import Schema
+from headgate.state.types import Column, logical_value
 
 Value = int | float | str | bool
 

@@ -18,12 +18,14 @@ from headgate.state.compiled import numba
 
 CODE_MASK = np.int64(0x7FFFFFFFFFFFFFFF)
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
-_FIRST_SLOTS = 1024
+_FIRST_CELLS = 1024
 
 
 @numba.njit(cache=True, nogil=True)
 def hash_bytes(data: np.ndarray, start: int, end: int) -> Any:
     """A 63-bit hash of data[start:end], never 0 (the code of the empty text)."""
+    # The length goes in first: what is missing of the last word counts as zero bytes, and a text
+    # that ends in them must not have the hash of the shorter one.
     value = np.uint64(0x51ED270B9F2D6C3B) ^ (np.uint64(end - start) * _MULTIPLIER)
     place = start
     while place + 8 <= end:
@@ -48,12 +50,12 @@ def hash_bytes(data: np.ndarray, start: int, end: int) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def _entry_of(slots: np.ndarray, codes: np.ndarray, code: int) -> int:
-    """The entry that has this code, or -1 - (the free slot where it would go)."""
-    mask = len(slots) - 1
+def _entry_of(cells: np.ndarray, codes: np.ndarray, code: int) -> int:
+    """The entry that has this code, or -1 - (the free cell where it would go)."""
+    mask = len(cells) - 1
     place = code & mask
     while True:
-        entry = slots[place]
+        entry = cells[place]
         if entry < 0:
             return -1 - place
         if codes[entry] == code:
@@ -71,7 +73,7 @@ def _same(arena: np.ndarray, start: int, data: np.ndarray, first: int, size: int
 
 @numba.njit(cache=True, nogil=True)
 def _intern(
-    slots: np.ndarray,
+    cells: np.ndarray,
     codes: np.ndarray,
     starts: np.ndarray,
     arena: np.ndarray,
@@ -91,18 +93,20 @@ def _intern(
         code = hash_bytes(data, first, first + size)
         moved = False
         while True:
-            entry = _entry_of(slots, codes, code)
+            entry = _entry_of(cells, codes, code)
             if entry < 0:
                 codes[count] = code
                 arena[starts[count] : starts[count] + size] = data[first : first + size]
                 starts[count + 1] = starts[count] + size
                 sticky[count] = moved
-                slots[-1 - entry] = count
+                cells[-1 - entry] = count
                 count += 1
                 break
             same_size = starts[entry + 1] - starts[entry] == size
             if same_size and _same(arena, starts[entry], data, first, size):
                 break
+            # Two texts with one hash. Neither may ever be forgotten: without the first, the second
+            # would be looked for under its own hash, not found there, and get a second code.
             sticky[entry] = True
             moved = True
             code = (code + 1) & CODE_MASK if code != CODE_MASK else np.int64(1)
@@ -111,15 +115,15 @@ def _intern(
 
 
 @numba.njit(cache=True, nogil=True)
-def _rebuild(slots: np.ndarray, codes: np.ndarray, count: int) -> None:
-    slots[:] = -1
+def _rebuild(cells: np.ndarray, codes: np.ndarray, count: int) -> None:
+    cells[:] = -1
     for entry in range(count):
-        slots[-1 - _entry_of(slots, codes, codes[entry])] = entry
+        cells[-1 - _entry_of(cells, codes, codes[entry])] = entry
 
 
 @numba.njit(cache=True, nogil=True)
 def _sizes(
-    slots: np.ndarray,
+    cells: np.ndarray,
     codes: np.ndarray,
     starts: np.ndarray,
     wanted: np.ndarray,
@@ -130,7 +134,7 @@ def _sizes(
     for row in range(len(wanted)):
         size = np.int64(0)
         if wanted[row] != 0:
-            entry = _entry_of(slots, codes, wanted[row])
+            entry = _entry_of(cells, codes, wanted[row])
             if entry < 0:
                 return row
             size = starts[entry + 1] - starts[entry]
@@ -140,7 +144,7 @@ def _sizes(
 
 @numba.njit(cache=True, nogil=True)
 def _gather(
-    slots: np.ndarray,
+    cells: np.ndarray,
     codes: np.ndarray,
     starts: np.ndarray,
     arena: np.ndarray,
@@ -150,16 +154,16 @@ def _gather(
 ) -> None:
     for row in range(len(wanted)):
         if wanted[row] != 0:
-            start = starts[_entry_of(slots, codes, wanted[row])]
+            start = starts[_entry_of(cells, codes, wanted[row])]
             for byte in range(offsets[row + 1] - offsets[row]):
                 out[offsets[row] + byte] = arena[start + byte]
 
 
 @numba.njit(cache=True, nogil=True)
-def _mark(slots: np.ndarray, codes: np.ndarray, used: np.ndarray, live: np.ndarray) -> None:
+def _mark(cells: np.ndarray, codes: np.ndarray, used: np.ndarray, live: np.ndarray) -> None:
     for row in range(len(used)):
         if used[row] != 0:
-            entry = _entry_of(slots, codes, used[row])
+            entry = _entry_of(cells, codes, used[row])
             if entry >= 0:
                 live[entry] = True
 
@@ -192,10 +196,10 @@ class StringPool:
 
     def __init__(self) -> None:
         self.count = 0
-        self._slots = np.full(_FIRST_SLOTS, -1, np.int64)
-        self._codes = np.zeros(_FIRST_SLOTS, np.int64)
-        self._starts = np.zeros(_FIRST_SLOTS + 1, np.int64)
-        self._sticky = np.zeros(_FIRST_SLOTS, np.bool_)
+        self._cells = np.full(_FIRST_CELLS, -1, np.int64)
+        self._codes = np.zeros(_FIRST_CELLS, np.int64)
+        self._starts = np.zeros(_FIRST_CELLS + 1, np.int64)
+        self._sticky = np.zeros(_FIRST_CELLS, np.bool_)
         self._arena = np.zeros(1 << 16, np.uint8)
 
     def add_literals(self, texts: Iterable[str]) -> None:
@@ -203,7 +207,7 @@ class StringPool:
         for text in texts:
             code = int(self.intern(pa.array([text], pa.string()))[0])
             check_invariant(code == text_code(text), f"two literals share a hash: {text!r}")
-            entry = int(_entry_of(self._slots, self._codes, code)) if code else -1
+            entry = int(_entry_of(self._cells, self._codes, code)) if code else -1
             if entry >= 0:
                 self._sticky[entry] = True
 
@@ -222,7 +226,7 @@ class StringPool:
         size = int(offsets[-1]) - int(offsets[0])
         self._reserve(len(texts), size)
         self.count = int(
-            _intern(self._slots, self._codes, self._starts, self._arena, self._sticky,
+            _intern(self._cells, self._codes, self._starts, self._arena, self._sticky,
                     self.count, offsets, data, out)
         )  # fmt: skip
         return out
@@ -238,10 +242,10 @@ class StringPool:
         """The Arrow string array behind the codes."""
         wanted = np.ascontiguousarray(codes, np.int64)
         offsets = np.empty(len(wanted) + 1, np.int64)
-        unknown = _sizes(self._slots, self._codes, self._starts, wanted, offsets)
+        unknown = _sizes(self._cells, self._codes, self._starts, wanted, offsets)
         check_invariant(unknown < 0, f"the string pool has no text for the code at row {unknown}")
         data = np.empty(int(offsets[-1]), np.uint8)
-        _gather(self._slots, self._codes, self._starts, self._arena, wanted, offsets, data)
+        _gather(self._cells, self._codes, self._starts, self._arena, wanted, offsets, data)
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
         large = pa.Array.from_buffers(pa.large_string(), len(wanted), buffers)
         return large.cast(pa.string())
@@ -253,11 +257,11 @@ class StringPool:
         """Forget the texts whose code is in none of the arrays (and no literal)."""
         live = np.zeros(self.count, np.bool_)
         for codes in used:
-            _mark(self._slots, self._codes, np.ascontiguousarray(codes, np.int64), live)
+            _mark(self._cells, self._codes, np.ascontiguousarray(codes, np.int64), live)
         self.count = int(
             _keep(self._codes, self._starts, self._arena, self._sticky, live, self.count)
         )
-        _rebuild(self._slots, self._codes, self.count)
+        _rebuild(self._cells, self._codes, self.count)
 
     def _reserve(self, texts: int, size: int) -> None:
         need = self.count + texts
@@ -267,9 +271,9 @@ class StringPool:
             self._sticky = np.concatenate([self._sticky, np.zeros(room - len(self._sticky), bool)])
             extra = np.zeros(room + 1 - len(self._starts), np.int64)
             self._starts = np.concatenate([self._starts, extra])
-        if 2 * need > len(self._slots):
-            self._slots = np.full(1 << (2 * need - 1).bit_length(), -1, np.int64)
-            _rebuild(self._slots, self._codes, self.count)
+        if 2 * need > len(self._cells):  # half of them stay empty, so that probes are short
+            self._cells = np.full(1 << (2 * need - 1).bit_length(), -1, np.int64)
+            _rebuild(self._cells, self._codes, self.count)
         end = int(self._starts[self.count]) + size
         if end > len(self._arena):
             room = max(end, 2 * len(self._arena))

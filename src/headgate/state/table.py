@@ -21,7 +21,8 @@ from headgate.state.constraint import (
 )
 from headgate.state.display import html_table
 from headgate.state.parameters import Row, Rows
-from headgate.state.schema import Column, Schema, default_value, logical_value, split_list
+from headgate.state.schema import Schema, split_list
+from headgate.state.types import Column, default_value, logical_value
 
 
 @dataclass(frozen=True, init=False)

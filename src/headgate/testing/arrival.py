@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from headgate.state.schema import Column, ColumnType
 from headgate.state.table import Access
+from headgate.state.types import Column, ColumnType
 from headgate.testing.records import Record
 from headgate.testing.scalars import Unfit, arrived, has_null, place, shown
 

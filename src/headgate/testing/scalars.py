@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from headgate.state.schema import Column, ColumnType
+from headgate.state.types import Column, ColumnType
 
 # Wide enough that no sum or product of columns is ever rounded before it is stored.
 EXACT = decimal.Context(prec=120, rounding=decimal.ROUND_HALF_UP)

@@ -31,7 +31,8 @@ from headgate.errors import (
 )
 from headgate.query.answer import Answer
 from headgate.state.objects import unwrapped
-from headgate.state.schema import ColumnType, Schema
+from headgate.state.schema import Schema
+from headgate.state.types import ColumnType
 from headgate.web.answers import ARROW, EPOCH_HEADER
 from headgate.web.bodies import sent_parameters, write_json
 from headgate.web.values import reader_of, sent_value

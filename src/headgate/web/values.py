@@ -18,7 +18,7 @@ import numpy as np
 
 from headgate.errors import InputError, not_among
 from headgate.state.objects import fitted, is_missing, unwrapped
-from headgate.state.schema import BIGINT_MAX, INT_MAX, Column, ColumnType
+from headgate.state.types import BIGINT_MAX, INT_MAX, Column, ColumnType
 from headgate.transactions import Transaction
 from headgate.web.bodies import sent_integer
 

@@ -13,8 +13,9 @@ import headgate as hg
 from headgate.compiling.cache import code_fingerprint, signature_form
 from headgate.compiling.signature import OutputColumns, Parameter, Signature
 from headgate.engine.rerun import fingerprint_of
-from headgate.state.schema import Column, ColumnType, Schema
+from headgate.state.schema import Schema
 from headgate.state.table import Access, Table
+from headgate.state.types import Column, ColumnType
 
 owners = hg.Table("owners", "name string", key="name")
 accounts = hg.Table(

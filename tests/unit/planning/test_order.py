@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import headgate as hg
 from headgate.engine.arriving import is_sorted_throughout, sort_key, sort_rows
 from headgate.engine.terms import parse_duration
-from headgate.state.schema import ColumnType
+from headgate.state.types import ColumnType
 
 WORDS = st.one_of(
     st.integers(-3, 3),

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 import headgate as hg
 from headgate.state.columns import to_arrow, to_stored
 from headgate.state.objects import EXACT_FAULT, NULL_FAULT, RANGE_FAULT, TEXT_FAULT
-from headgate.state.schema import ColumnType, Schema
+from headgate.state.schema import Schema
 from headgate.state.strings import StringPool
+from headgate.state.types import ColumnType
 
 KINDS = {
     str(column.type): column.type

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headgate as hg
-from headgate.state.schema import ColumnType, Schema, logical_value, split_list, stored_value
+from headgate.state.schema import Schema, split_list
+from headgate.state.types import ColumnType, logical_value, stored_value
 
 TYPES = {
     "boolean": ("boolean", pa.bool_()),

@@ -22,7 +22,7 @@ from headgate.durability import ALIVE, SLOT
 from headgate.engine.results import Result, as_results
 from headgate.errors import ConflictError, InputError, shown
 from headgate.state.objects import NULL_FAULT, fitted, unwrapped
-from headgate.state.schema import ColumnType, stored_value
+from headgate.state.types import ColumnType, stored_value
 from headgate.transactions import Transaction
 
 TABLE = "__calls"

@@ -21,9 +21,10 @@ from headgate.query.stored import UNROUTED, recorded_names
 from headgate.state.constraint import Constraint, check_reference
 from headgate.state.integrity import first_violation
 from headgate.state.rows import Rows
-from headgate.state.schema import Column, ColumnType, Schema, is_wider, refuse_twins
+from headgate.state.schema import Schema, refuse_twins
 from headgate.state.storage import Storage, fresh_name
 from headgate.state.table import Table
+from headgate.state.types import Column, ColumnType, is_wider
 from headgate.transactions import Transaction, check_tables_known
 
 # What this Headgate can read: 2 has tables with constraints over several rows, 3 declarations that

@@ -12,17 +12,10 @@ from typing import Any
 
 from headgate.errors import DeclarationError
 from headgate.state.check import names_in, renamed_in
-from headgate.state.schema import (
-    Column,
-    ColumnType,
-    Schema,
-    default_value,
-    is_wider,
-    refuse_twins,
-    widened_value,
-)
+from headgate.state.schema import Schema, refuse_twins
 from headgate.state.storage import Storage
 from headgate.state.table import Table
+from headgate.state.types import Column, ColumnType, default_value, is_wider, widened_value
 
 Columns = tuple[str, ...]
 _ZEROS: dict[str, int | float | str | bool] = {

@@ -45,14 +45,9 @@ from headgate.engine.declaring.steps import (
     code_of,
 )
 from headgate.errors import DeclarationError, HeadgateError, InputError, shown
-from headgate.state.schema import (
-    ColumnType,
-    is_wider,
-    logical_value,
-    require_text,
-    split_list,
-)
+from headgate.state.schema import require_text, split_list
 from headgate.state.table import Table
+from headgate.state.types import ColumnType, is_wider, logical_value
 
 
 def _fault_of(draft: Draft) -> DeclarationError | None:

@@ -23,7 +23,8 @@ from headgate.query.sql import run_sql
 from headgate.query.stability import unstable_in
 from headgate.state.fitting import fit
 from headgate.state.objects import NULL_FAULT
-from headgate.state.schema import Column, Schema, logical_value
+from headgate.state.schema import Schema
+from headgate.state.types import Column, logical_value
 
 _NO_VALUE = "value= is an SQL expression over the columns of a row, as in 'price * 2'"
 _ONE_EACH = (
