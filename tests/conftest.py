@@ -63,7 +63,14 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 # What takes longest begins first, when several processes share the tests.
-_FIRST = ("test_kill.py", "tests/spark/", "test_units.py", "tests/property/", "tests/web/")
+_FIRST = (
+    "test_kill.py",
+    "tests/spark/",
+    "test_pages.py",
+    "test_units.py",
+    "tests/property/",
+    "tests/web/",
+)
 
 
 @pytest.hookimpl(trylast=True)
