@@ -33,9 +33,14 @@ GIVEN = {
     "headgate.spark.sink": ("Sink",),
     "headgate.spark.progress": ("Listener", "Progress"),
     "headgate.web.client": ("Client",),
+    "headgate.parallel.figures": ("Figures",),
+    "headgate.parallel.decision": ("Decision",),
 }
 GIVEN_NAME = "given"
-GIVEN_TEXT = "What the public functions hand out: `engine.sink`, `hg.listen`, `hg.connect`."
+GIVEN_TEXT = (
+    "What public functions hand out: `engine.sink`, `hg.listen`, `hg.connect`, `engine.explain`, "
+    "`engine.decisions`."
+)
 
 LINK = re.compile(r"\]\(([^)\s:#]+)(#[\w-]*)?\)")
 

@@ -55,6 +55,7 @@ class Figures:
 
     @property
     def edges(self) -> int:
+        """How many operations wait for another one."""
         return self.temporal + self.parametric
 
     def svg(self) -> str:
