@@ -102,10 +102,10 @@ def test_a_key_remembered_before_its_effect_is_durable_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A canary: without the key in the log, a call that was told is applied a second time."""
-    from headgate.engine.calls.remembered import Calls
+    from headgate.engine.calls.keyed import KeyedCalls
 
-    note = Calls.note
-    monkeypatch.setattr(Calls, "note", lambda self, calls: note(self, calls) and {})
+    note = KeyedCalls.note
+    monkeypatch.setattr(KeyedCalls, "note", lambda self, calls: note(self, calls) and {})
     disk, told = SimulatedDisk(), {}
     with pytest.raises((AssertionError, hg.HeadgateError)):
         live(disk, told, "strong")

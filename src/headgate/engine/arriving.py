@@ -54,7 +54,7 @@ class Arranged:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _Needs:
     """What one transaction takes of the events."""
 
     signature: Signature
@@ -63,9 +63,9 @@ class _Part:
     aligned: tuple[tuple[str, ...], ...]  # array columns that together name keys
 
     @staticmethod
-    def of(signature: Signature) -> _Part:
+    def of(signature: Signature) -> _Needs:
         lists = (one.columns for one in signature.accesses if one.form == "each")
-        return _Part(
+        return _Needs(
             signature,
             tuple((column.name, str(column.type)) for column in signature.event),
             frozenset(name for access in signature.accesses for name in access.columns),
@@ -99,7 +99,7 @@ class Arranger:
             for column in schema
         }
         self._order = [(column, (column.name, str(column.type))) for column in terms.order_by]
-        self._parts = [_Part.of(signature) for signature in program.signatures]
+        self._needs = [_Needs.of(signature) for signature in program.signatures]
 
     def arrange(self, events: pa.Table, state: Inlet | None) -> Arranged:
         """Arrange the held-back events and the new ones; the state is that before the batch."""
@@ -112,8 +112,8 @@ class Arranger:
         stored = self._stored(events)
         keys = self._order_keys(events, stored, rejects)
         works = [
-            self._work(number, part, stored, route, rejects)
-            for number, part in enumerate(self._parts)
+            self._work(number, need, stored, route, rejects)
+            for number, need in enumerate(self._needs)
         ]
         return self._split(events, works, route, keys, rejects, state)
 
@@ -192,22 +192,22 @@ class Arranger:
     def _work(
         self,
         number: int,
-        part: _Part,
+        need: _Needs,
         stored: Mapping[tuple[str, str], StoredColumn],
         route: np.ndarray,
         rejects: _Rejects,
     ) -> Work:
-        columns = {key[0]: stored[key] for key in part.columns}
+        columns = {key[0]: stored[key] for key in need.columns}
         others = None if self.routing is None else route != number
         for name, column in columns.items():
             if column.faults is not None:
                 mine = None if others is None else ~others
-                role = "key" if name in part.keys else "value"
+                role = "key" if name in need.keys else "value"
                 rejects.add_faults(column.faults, name, role, mine)
-        for names in part.aligned:
+        for names in need.aligned:
             mine = None if others is None else ~others
             columns.update(_aligned(columns, names, rejects, mine))
-        return Work(part.signature, columns, rejects.skip(others))
+        return Work(need.signature, columns, rejects.skip(others))
 
     def _order_keys(
         self,

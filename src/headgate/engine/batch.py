@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from headgate.durability import Commit, Inlet
 from headgate.engine.arriving import arranger_of, in_commit_order, latest_time_us
-from headgate.engine.calls.remembered import keyed
+from headgate.engine.calls.keyed import keyed
 from headgate.engine.declaring.declarations import DeclaredStreams
 from headgate.engine.events import carried_kinds, with_nulls
 from headgate.engine.journal import EngineLock, Guard, Journal

@@ -22,10 +22,8 @@ import pyarrow as pa
 from headgate.durability import Retention
 from headgate.engine import opening
 from headgate.engine.batch import Batches
-from headgate.engine.calls.calling import Call, Calling, event_columns
-from headgate.engine.calls.gathering import Gathering
-from headgate.engine.calls.once import Once
-from headgate.engine.calls.remembered import checked_key
+from headgate.engine.calls.calling import Call, Calls, event_columns
+from headgate.engine.calls.keyed import Once, checked_key
 from headgate.engine.declaring.declarations import (
     DeclaredStreams,
     first_names,
@@ -36,7 +34,6 @@ from headgate.engine.declaring.declarations import (
 )
 from headgate.engine.declaring.migrating import checked, migrated
 from headgate.engine.declaring.migrations import Migration
-from headgate.engine.events import call_event
 from headgate.engine.journal import CLOSED, EngineLock, Guard, Journal
 from headgate.engine.loading import Loading
 from headgate.engine.memory import Memory
@@ -44,12 +41,11 @@ from headgate.engine.metrics import Metrics
 from headgate.engine.origins import Applied
 from headgate.engine.reading import Getter, Reading
 from headgate.engine.rerun import check_recovery, fingerprint_of
-from headgate.engine.results import Result, as_results
+from headgate.engine.results import Result
 from headgate.engine.stream import EngineStream
 from headgate.engine.terms import (
     Options,
     Routes,
-    of_calls,
     understood,
     with_options,
     words_key,
@@ -188,13 +184,10 @@ class Engine:
         )  # fmt: skip
         self._executors = self._batches.executors
         self._said: dict[tuple[Any, ...], EngineStream] = {}  # the streams by what was said
-        self._of_calls = {name: of_calls(one) for name, one in self.transactions.items()}
         self._loading = Loading(memory, journal, guard, self._clock, self._declare)
-        self._gathering = Gathering(self._batches.run_calls, guard.wait)
-        called = first_names(self._declared.columns)
-        self.calling: Calling = Calling(
-            self._run_calls_of, guard, lock, Once(memory.calls), self.transactions, called
-        )
+        run, wait = self._batches.run_calls, self._batches.await_durable
+        once, called = Once(memory.calls), first_names(self._declared.columns)
+        self.calls: Calls = Calls(run, wait, guard, lock, once, self.transactions, called)
         self._reading = Reading(memory, journal, guard, lock)
         self._getters: dict[Any, Getter] = {}  # by name and by identity of our tables
 
@@ -267,6 +260,10 @@ class Engine:
         says what events may see of each other, `scheme` and `threads` how a batch is shared, and
         `name` tells streams apart that run the same.
         """
+        return self._stream(transaction, options)
+
+    def _stream(self, transaction: Routes, options: Options) -> EngineStream:
+        """The stream of what was said: the same words mean the same one, found in one look."""
         said = (transaction, *options.items())
         try:
             return self._said[said]
@@ -274,7 +271,7 @@ class Engine:
             return self._stream_said(said, options)
 
     def _stream_said(self, said: tuple[Any, ...], options: Options) -> EngineStream:
-        """The stream of what was said, which may be known in other words."""
+        """The stream of what was said, which may hold a list or a dict, or be new."""
         words = words_key(said)
         with contextlib.suppress(KeyError, TypeError):
             return self._said[words]
@@ -305,7 +302,7 @@ class Engine:
         The short form of `engine.stream(transaction, ...).run(events)`; see there for the options,
         for `batch_size` and for `record`.
         """
-        stream = self.stream(transaction, **options)
+        stream = self._stream(transaction, options)
         return stream.run(events, batch_size=batch_size, record=record)
 
     @with_options
@@ -314,7 +311,7 @@ class Engine:
 
         The short form of `engine.stream(transaction, ...).sink()`.
         """
-        return self.stream(transaction, **options).sink()
+        return self._stream(transaction, options).sink()
 
     @with_options
     def flush(self, transaction: Routes, **options: Unpack[Options]) -> pa.Table:
@@ -322,7 +319,7 @@ class Engine:
 
         The short form of `engine.stream(transaction, ...).flush()`.
         """
-        return self.stream(transaction, **options).flush()
+        return self._stream(transaction, options).flush()
 
     @with_options
     def explain(self, transaction: Routes, events: Any, **options: Unpack[Options]) -> Figures:
@@ -330,52 +327,45 @@ class Engine:
 
         The short form of `engine.stream(transaction, ...).explain(events)`.
         """
-        return self.stream(transaction, **options).explain(events)
+        return self._stream(transaction, options).explain(events)
 
     # --- calls --------------------------------------------------------------------------------
 
     def call(self, transaction: Transaction | str, /, **columns: Any) -> Result:
-        """Run one transaction over one event given by keywords, between batches."""
-        transaction = find_transaction(transaction, self.transactions)
-        columns = event_columns(transaction, columns)
-        if self._journal.shares_syncs:
-            return self.submit(transaction, **columns).result()
-        event = call_event(transaction, columns)
-        return as_results(self._batches.apply(self._of_calls[transaction.name], event))[0]
+        """Run one transaction over one event given by keywords, between batches.
+
+        Calls of several threads that wait at the same time share an epoch and its sync.
+        """
+        return self.calls.call(self._call(transaction, columns))
 
     def submit(self, transaction: Transaction | str, /, **columns: Any) -> Future[Result]:
         """As `call`, but return at once with the promise of the result.
 
-        Calls handed in meanwhile, by this thread or others, share an epoch and its sync; they run
-        in the order in which they were handed in.
+        Calls run in the order in which they were handed in.
         """
-        self._guard.check()
-        transaction = find_transaction(transaction, self.transactions)
-        columns = event_columns(transaction, columns)
-        return self._gathering.submit(self._of_calls[transaction.name], columns)
+        return self.calls.submit(self._call(transaction, columns))
 
     def call_once(self, key: str, transaction: Transaction | str, /, **columns: Any) -> Result:
         """As `call`, but only once for each key: sent again, it gets the recorded result.
 
         The key is logged with the call, so this holds across restarts, too, for as many as
-        `calls.remembered.CALLS_MAX`. The same key with other columns is a ConflictError.
+        `calls.keyed.CALLS_MAX`. The same key with other columns is a ConflictError.
         """
-        transaction = find_transaction(transaction, self.transactions)
-        columns = event_columns(transaction, columns)
-        answer = self.call_all([Call(transaction, columns, checked_key(key))])[0]
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        return self.calls.call(self._call(transaction, columns, checked_key(key)))
 
     def call_all(self, calls: Sequence[Call]) -> list[Result | Exception]:
         """Run many calls together; each gets its result, or the error that is its own.
 
         Those of one transaction are one batch, and all of them share a sync.
         """
-        return self.calling.call_all(calls)
+        return self.calls.call_all(calls)
 
-    def _run_calls_of(self, transaction: Transaction, events: pa.Table) -> Any:
-        return self._batches.run_calls(self._of_calls[transaction.name], events)
+    def _call(
+        self, transaction: Transaction | str, columns: Mapping[str, Any], key: str | None = None
+    ) -> Call:
+        if "isolation" in columns:
+            columns = event_columns(find_transaction(transaction, self.transactions), columns)
+        return Call(transaction, columns, key)
 
     # --- reading ------------------------------------------------------------------------------
 
@@ -445,7 +435,7 @@ class Engine:
         """As `close`, but the engine says this when it is used again."""
         if self._guard.is_of_parent:
             return
-        self._gathering.close()
+        self.calls.close()
         self._batches.idle.close()
         with self._lock:
             if self._is_closed:

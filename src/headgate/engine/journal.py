@@ -74,11 +74,6 @@ class Journal:
         return self.store.disk
 
     @property
-    def shares_syncs(self) -> bool:
-        """Whether single calls are to wait for one another, to share a sync."""
-        return self.store is not None and self.store.durability == "group"
-
-    @property
     def manifest(self) -> Mapping[str, Any]:
         return {} if self.store is None else self.store.manifest
 
@@ -243,6 +238,11 @@ class EngineLock:
 
     def release(self) -> None:
         self._lock.release()
+
+    def is_mine(self) -> bool:
+        """Whether this very thread holds it."""
+        lock: Any = self._lock
+        return bool(lock._is_owned())
 
     def __enter__(self) -> None:
         self._check()

@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from headgate.durability import ALIVE, SLOT, Commit, Inlet, Recovered
 from headgate.durability.receiving import Forgotten
-from headgate.engine.calls.remembered import TABLE as CALLS
-from headgate.engine.calls.remembered import Calls
+from headgate.engine.calls.keyed import TABLE as CALLS
+from headgate.engine.calls.keyed import KeyedCalls
 from headgate.engine.terms import Origin
 from headgate.query.replica import Replica
 from headgate.state.columns import to_arrow
@@ -42,7 +42,7 @@ class Memory:
         self.rows = {name: Rows(table, self.pool) for name, table in tables.items()}
         self.replica = Replica(self, tables)
         self.restoring = Restoring(self.rows, storages)
-        self.calls = Calls()
+        self.calls = KeyedCalls()
         self._dropped: list[str] = []  # tables in the files that are declared no more
         # Tables that were loaded, by their names in the files, and the epoch of it.
         self.loaded: dict[str, int] = {}

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from headgate.compiling.cache import code_fingerprint, signature_form
 from headgate.durability import Commit
-from headgate.engine.calls.remembered import DIGEST, KEY
+from headgate.engine.calls.keyed import DIGEST, KEY
 from headgate.engine.events import describe_carry, read_carry
 from headgate.engine.results import with_epoch
 from headgate.engine.routing import Route

@@ -85,7 +85,7 @@ class Application:
         self._read_threads = ThreadPoolExecutor(READ_THREADS, "headgate-read")
         self._following = Following(self._read_threads)
         self._readers = {name: EventReader(found) for name, found in served.transactions.items()}
-        self._collector = Collector(served.calling)
+        self._collector = Collector(served.calls)
         self._unread_bytes = 0
         self._told: dict[tuple[int, int], None] = {}  # the places of the last keyed calls
 

@@ -19,7 +19,7 @@ from headgate.errors import InputError
 
 TOGETHER_MAX = 512
 
-Waiting = tuple[Call, "asyncio.Future[Any]"]
+Asked = tuple[Call, "asyncio.Future[Any]"]
 
 
 class Callee(Protocol):
@@ -38,9 +38,9 @@ class Collector:
     def __init__(self, calling: Callee | None) -> None:
         self._calling = calling
         self._known: set[str] = set()  # the transactions that have run before
-        self._waiting: list[Waiting] = []
+        self._waiting: list[Asked] = []
         self._is_running = False
-        self._queue: SimpleQueue[tuple[Any, list[Waiting], Begun | None] | None] = SimpleQueue()
+        self._queue: SimpleQueue[tuple[Any, list[Asked], Begun | None] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     @property
@@ -100,7 +100,7 @@ class Collector:
             raise InputError("nothing here takes calls")
         return self._calling.call_all(calls) if begun is None else self._calling.finish(begun)
 
-    def _end(self, loop: Any, together: list[Waiting], answers: list[Result | Exception]) -> None:
+    def _end(self, loop: Any, together: list[Asked], answers: list[Result | Exception]) -> None:
         self._begin(loop)
         for (_, promise), answer in zip(together, answers, strict=True):
             if promise.done():

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from headgate.durability import StoreReader
 from headgate.durability.format import MANIFEST_NAME
-from headgate.engine.calls.calling import Calling
+from headgate.engine.calls.calling import Calls
 from headgate.engine.declaring.declarations import read_table as declared_table
 from headgate.engine.engine import Engine
 from headgate.engine.metrics import Metrics
@@ -85,7 +85,7 @@ class Served(Protocol):
         ...
 
     @property
-    def calling(self) -> Calling | None:
+    def calls(self) -> Calls | None:
         """Where calls are handed in; None where there are no transactions."""
         ...
 
@@ -143,8 +143,8 @@ class ServedEngine:
         return self._reader
 
     @property
-    def calling(self) -> Calling | None:
-        return self._engine.calling
+    def calls(self) -> Calls | None:
+        return self._engine.calls
 
     def close(self) -> None:
         self._engine.close()
@@ -256,7 +256,7 @@ class ServedStore:
         return self._reader
 
     @property
-    def calling(self) -> Calling | None:
+    def calls(self) -> Calls | None:
         return None
 
     def close(self) -> None:

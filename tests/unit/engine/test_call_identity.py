@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import headgate as hg
-from headgate.engine.calls.remembered import digest_of
+from headgate.engine.calls.keyed import digest_of
 
 NOON = datetime.datetime(2024, 1, 1, 12, tzinfo=datetime.UTC)
 DAY = datetime.date(2024, 1, 1)

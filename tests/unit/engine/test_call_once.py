@@ -14,7 +14,7 @@ import pytest
 import headgate as hg
 from headgate.durability import StoreReader
 from headgate.engine.calls.calling import Call
-from headgate.engine.calls.remembered import Calls
+from headgate.engine.calls.keyed import KeyedCalls
 from headgate.testing import SerialOracle
 
 accounts = hg.Table(
@@ -187,13 +187,13 @@ def test_calls_handed_in_together_have_answers_of_their_own() -> None:
 
 
 def test_only_the_newest_keys_are_remembered() -> None:
-    calls = Calls(count_max=3)
+    calls = KeyedCalls(count_max=3)
     for number in range(5):
         calls.note([(f"key {number}", "digest", {"epoch": number})])
     assert calls.count == 3
     known = [calls.find(f"key {number}", "digest") for number in range(5)]
     assert [None if one is None else one["epoch"] for one in known] == [None, None, 2, 3, 4]
-    again = Calls(count_max=3)
+    again = KeyedCalls(count_max=3)
     for image in calls.image():
         again.restore(image)
     known = [again.find(f"key {number}", "digest") for number in range(5)]

@@ -107,7 +107,7 @@ def test_an_engine_that_fails_fails_those_who_wait() -> None:
 
 def test_calls_that_are_known_run_in_the_loop_unless_the_engine_is_held() -> None:
     async def work(engine: hg.Engine) -> None:
-        collector = Collector(engine.calling)
+        collector = Collector(engine.calls)
         for number in range(3):  # first in the thread, then here
             assert (await collector.submit(call(number))).committed
         held, may_go = threading.Event(), threading.Event()
@@ -135,7 +135,7 @@ def test_calls_that_are_known_run_in_the_loop_unless_the_engine_is_held() -> Non
 
 def test_a_stopped_engine_refuses_what_waits() -> None:
     async def work(engine: hg.Engine) -> None:
-        collector = Collector(engine.calling)
+        collector = Collector(engine.calls)
         assert (await collector.submit(call(1))).committed
         engine.close()
         with pytest.raises(hg.StoreError, match="closed"):

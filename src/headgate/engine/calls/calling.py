@@ -1,25 +1,25 @@
-"""Calling: calls that are handed in together run together: few batches, few epochs, one sync.
+"""Calling: one event for one transaction, handed in by keywords, alone, together or with a key.
 
-Each is a transaction of its own with an answer of its own: that one is refused is no error of the
-others. Calls of one transaction become one batch, in the order in which they were handed in.
+What is wrong with a call is said at once; what is not is handed to the queue. Each call has an
+answer of its own: that one is refused is no error of the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 
-from headgate.engine.calls.once import Once
-from headgate.engine.calls.remembered import digest_of, with_keys
-from headgate.engine.events import check_call, from_dicts
+from headgate.engine.batch import Processed
+from headgate.engine.calls.keyed import Once, digest_of
+from headgate.engine.calls.queue import HandedIn, Queue, Round, Turn
+from headgate.engine.events import check_call
 from headgate.engine.journal import EngineLock, Guard
-from headgate.engine.results import Result, as_results
-from headgate.errors import HeadgateError, InputError
+from headgate.engine.results import Result
+from headgate.engine.terms import Terms, of_calls
+from headgate.errors import HeadgateError, InvariantError
 from headgate.isolation.levels import make_isolation
 from headgate.transactions import Transaction, find_transaction
 
@@ -47,164 +47,199 @@ def event_columns(transaction: Transaction, columns: Mapping[str, Any]) -> dict[
     return found
 
 
-class Turn(NamedTuple):
-    """A call that is to be run, with its place among those that were handed in."""
+class Begun(NamedTuple):
+    """Calls that ran: all but the wait for their last epoch to be durable."""
 
-    place: int
-    call: Call
-    transaction: Transaction
-    digest: str | None
-
-
-class Ran(NamedTuple):
-    """A batch that was run, and is not yet known to be durable."""
-
-    turns: Sequence[Turn]
-    results: pa.Table
-    rows: np.ndarray  # the place in `turns` of each result
+    handed: HandedIn
+    shared: Mapping[int, Future[Result]]  # by place: the same call, run by someone else or by us
+    round: Round
 
 
-Answer = Result | Exception
-
-
-@dataclass
-class Begun:
-    """Calls that were run: all but the wait for their last epoch to be durable."""
-
-    answers: list[Any]
-    sharing: dict[int, Future[Result]]  # by place: the same call, run by someone else or by us
-    ran: list[Ran] = field(default_factory=list)
-    epoch: int | None = None
-
-
-# Runs events of one transaction as one batch: results, epoch, and the event each result is of.
-Run = Callable[[Transaction, pa.Table], tuple[pa.Table, int, np.ndarray]]
-
-
-class Calling:
+class Calls:
     """The calls of one engine; any thread may hand some in."""
 
     def __init__(
         self,
-        run: Run,
+        run: Callable[[Terms, pa.Table], Processed],
+        wait: Callable[[Terms, int], None],
         guard: Guard,
         lock: EngineLock,
         once: Once,
         transactions: Mapping[str, Transaction],
         called: Mapping[str, str],
     ) -> None:
-        self._transactions = transactions
-        self._called = called  # by name: what it was called first, where that was another name
-        self._run = run
+        self._run, self._wait = run, wait
         self._guard = guard
         self._lock = lock
         self._once = once
+        self._transactions = transactions
+        self._called = called  # by name: what it was called first, where that was another name
+        self._terms: dict[str, Terms] = {}
+        self._queue = Queue()
 
-    def call_all(self, calls: Sequence[Call]) -> list[Answer]:
+    # --- handing in ---------------------------------------------------------------------------
+
+    def call(self, call: Call) -> Result:
+        """Run one call; an error is its own."""
+        answer = self.call_all((call,))[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def submit(self, call: Call) -> Future[Result]:
+        """The promise of a call's result, which is kept when its epoch is durable."""
+        self._guard.check()
+        turn = self._turn(0, call)
+        promise: Future[Result] = Future()
+        self._queue.submit(HandedIn(self, (turn,), [None], promise))
+        return promise
+
+    def call_all(self, calls: Sequence[Call]) -> list[Result | Exception]:
         """Run the calls and answer each, with its result or with the error that is its own."""
-        return self.finish(self.begin(calls))
+        self._guard.check()
+        handed, shared = self._handed(calls)
+        if handed.turns:
+            if self._lock.is_mine():  # it must not wait for who waits for the lock
+                self._run_here(handed)
+            else:
+                self._run_in_turn(handed)
+        return _answers(handed, shared)
 
     def begin_at_once(self, calls: Sequence[Call]) -> Begun | None:
-        """Run the calls if no other thread holds the engine; None when one does."""
-        if not self._lock.acquire(blocking=False):
-            return None
-        try:
-            return self.begin(calls)
-        finally:
-            self._lock.release()
+        """Run the calls if no one else is in the engine, up to the sync; `finish` must follow.
 
-    def begin(self, calls: Sequence[Call]) -> Begun:
-        """Run the calls, up to the sync of the log; `finish` must follow."""
+        None when someone is: an event loop, which calls this, must not wait.
+        """
         self._guard.check()
+        handed = HandedIn(self, (), [])
+        if not self._queue.lead_at_once(handed):
+            return None
+        is_behind = False
+        try:
+            if not self._lock.acquire(blocking=False):
+                return None
+            taken = Round([handed])
+            try:
+                handed.turns, handed.answers, shared = self._prepared(calls)
+                taken.run()
+                is_behind = True
+            except BaseException as error:
+                taken.fail(error)
+                raise
+            finally:
+                self._lock.release()
+        finally:
+            self._queue.pass_on(handed, behind=is_behind)
+        return Begun(handed, shared, taken)
+
+    def finish(self, begun: Begun) -> list[Result | Exception]:
+        """Wait until all is durable, and answer."""
+        try:
+            self._finish(begun.round)
+        finally:
+            self._queue.caught_up()
+        return _answers(begun.handed, begun.shared)
+
+    def close(self) -> None:
+        """Run and answer what was handed in, and take no more."""
+        self._queue.close()
+
+    # --- what the queue needs -----------------------------------------------------------------
+
+    def run(self, terms: Terms, events: pa.Table) -> Processed:
+        """Run events as one batch, up to the sync."""
+        return self._run(terms, events)
+
+    def wait(self, terms: Terms, epoch: int) -> None:
+        """Return when the epoch is durable."""
+        self._wait(terms, epoch)
+
+    def ended(self, key: str, ended: Result | BaseException) -> None:
+        """A keyed call has its result, which is durable, or the error that is its own."""
+        if isinstance(ended, BaseException):
+            self._once.fail(key, ended)
+        else:
+            self._once.keep(key, ended)
+
+    # --- one after another --------------------------------------------------------------------
+
+    def _handed(self, calls: Sequence[Call]) -> tuple[HandedIn, dict[int, Future[Result]]]:
+        turns, answers, shared = self._prepared(calls)
+        return HandedIn(self, turns, answers), shared
+
+    def _prepared(
+        self, calls: Sequence[Call]
+    ) -> tuple[list[Turn], list[Any], dict[int, Future[Result]]]:
+        """What is to be run of the calls, the errors of those that are not, and what is shared."""
+        turns: list[Turn] = []
         answers: list[Any] = [None] * len(calls)
-        sharing: dict[int, Future[Result]] = {}
-        groups: dict[str, list[Turn]] = {}
+        shared: dict[int, Future[Result]] = {}
         for place, call in enumerate(calls):
             try:
-                transaction = find_transaction(call.transaction, self._transactions)
-                check_call(transaction, call.columns)
-                digest = self._claim(place, call, transaction, sharing)
+                turn = self._turn(place, call)
+                promise = self._claimed(turn)
             except HeadgateError as error:
                 answers[place] = error
                 continue
-            if place not in sharing:
-                turn = Turn(place, call, transaction, digest)
-                groups.setdefault(call.name, []).append(turn)
-        begun = Begun(answers, sharing)
-        self._run_groups(list(groups.values()), begun)
-        return begun
-
-    def finish(self, begun: Begun) -> list[Answer]:
-        """Wait until all is durable, and answer."""
-        if begun.epoch is not None:
-            self._answer(begun.ran, begun.epoch, begun.answers)
-        for place, promise in begun.sharing.items():
-            begun.answers[place] = promise.exception() or promise.result()
-        return begun.answers
-
-    def _claim(
-        self,
-        place: int,
-        call: Call,
-        transaction: Transaction,
-        sharing: dict[int, Future[Result]],
-    ) -> str | None:
-        if call.key is None:
-            return None
-        digest = digest_of(transaction, call.columns, self._called.get(transaction.name))
-        promise = self._once.claim(call.key, digest)
-        if promise is not None:
-            sharing[place] = promise
-        return digest
-
-    def _run_groups(self, groups: list[list[Turn]], begun: Begun) -> None:
-        ran, answers = begun.ran, begun.answers
-        while groups:
-            turns = groups.pop(0)
-            try:
-                results, begun.epoch, rows = self._run_batch(turns)
-            except InputError as error:
-                if len(turns) > 1:  # one cannot be read; it must not fail the others
-                    groups[:0] = [[turn] for turn in turns]
-                else:
-                    self._fail(turns, error, answers)
-            except BaseException as error:
-                self._fail(turns, error, answers)
-                if not isinstance(error, Exception):
-                    left = [one.turns for one in ran] + groups
-                    self._fail([turn for turns in left for turn in turns], error, answers)
-                    raise
+            if promise is None:
+                turns.append(turn)
             else:
-                ran.append(Ran(turns, results, rows))
+                shared[place] = promise
+        return turns, answers, shared
 
-    def _run_batch(self, turns: Sequence[Turn]) -> tuple[pa.Table, int, np.ndarray]:
-        transaction = turns[0].transaction
-        columns = [turn.call.columns for turn in turns]
-        events = from_dicts(columns, transaction.event, f"call {transaction.name!r}")
-        if any(turn.digest is not None for turn in turns):
-            keys = [turn.call.key for turn in turns]
-            events = with_keys(events, keys, [turn.digest for turn in turns])
-        return self._run(transaction, events)
+    def _claimed(self, turn: Turn) -> Future[Result] | None:
+        if turn.key is None or turn.digest is None:
+            return None
+        return self._once.claim(turn.key, turn.digest)
 
-    def _answer(self, ran: Sequence[Ran], epoch: int, answers: list[Any]) -> None:
-        """Once the last epoch is durable all are."""
+    def _turn(self, place: int, call: Call) -> Turn:
+        """The call as it is to be run; what is wrong with its columns is said here."""
+        transaction = find_transaction(call.transaction, self._transactions)
+        check_call(transaction, call.columns)
+        terms = self._terms.get(transaction.name)
+        if terms is None:
+            terms = self._terms[transaction.name] = of_calls(transaction)
+        if call.key is None:
+            return Turn(place, terms, call.columns)
+        called = self._called.get(transaction.name)
+        return Turn(
+            place, terms, call.columns, call.key, digest_of(transaction, call.columns, called)
+        )
+
+    def _run_in_turn(self, handed: HandedIn) -> None:
         try:
-            self._guard.wait(epoch)
+            self._queue.run(handed)
+        except BaseException as error:  # what was never taken has ended all the same
+            if not handed.is_ended:
+                Round([handed]).fail(error)
+            raise
+
+    def _run_here(self, handed: HandedIn) -> None:
+        taken = Round([handed])
+        try:
+            taken.run()
         except BaseException as error:
-            for one in ran:
-                self._fail(one.turns, error, answers)
+            taken.fail(error)
+            raise
+        self._finish(taken)
+
+    def _finish(self, taken: Round) -> None:
+        try:
+            taken.wait()
+            taken.answer()
+        except BaseException as error:
+            taken.fail(error)
             if not isinstance(error, Exception):
                 raise
-            return
-        for one in ran:
-            for row, result in zip(one.rows.tolist(), as_results(one.results), strict=True):
-                turn = one.turns[row]
-                answers[turn.place] = result
-                if turn.call.key is not None:
-                    self._once.keep(turn.call.key, result)
 
-    def _fail(self, turns: Sequence[Turn], error: BaseException, answers: list[Any]) -> None:
-        for turn in turns:
-            answers[turn.place] = error
-            if turn.call.key is not None:
-                self._once.fail(turn.call.key, error)
+
+def _answers(handed: HandedIn, shared: Mapping[int, Future[Result]]) -> list[Result | Exception]:
+    """What each call was answered, those too that someone else ran."""
+    for place, promise in shared.items():
+        handed.answers[place] = promise.exception() or promise.result()
+    for answer in handed.answers:
+        if answer is None:
+            raise InvariantError("a call was not answered")
+        if not isinstance(answer, Result | Exception):
+            raise answer  # the power is gone: not an error of the call
+    return handed.answers

@@ -1,8 +1,11 @@
-"""Calls: those that came with a key lately, each with its result, so that none is run twice.
+"""Keyed calls: each is run one time, however often and wherever it is sent again.
 
-They are rows of a table of the engine's own, logged with the epoch that ran the call: a key is
-remembered exactly when the effect of its call is durable. The newest `CALLS_MAX` are remembered, a
-new one takes the slot of the oldest; so neither memory nor snapshots grow with time.
+Those that came lately are rows of a table of the engine's own, logged with the epoch that ran the
+call: a key is remembered exactly when the effect of its call is durable. The newest `CALLS_MAX` are
+remembered, a new one takes the slot of the oldest; so neither memory nor snapshots grow with time.
+
+Invariant: a key is either running, remembered with its result, or unknown; it is remembered before
+it stops running, so that no moment is left in which it could be run again.
 """
 
 from __future__ import annotations
@@ -10,7 +13,9 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -48,7 +53,7 @@ _SCHEMA = pa.schema(
 
 
 @dataclass(frozen=True)
-class Remembered:
+class KeyedCall:
     """A call that was applied: its number among those with a key, and how it ended."""
 
     number: int
@@ -60,13 +65,13 @@ class Remembered:
         return Result(_decode(self.result))
 
 
-class Calls:
+class KeyedCalls:
     """The keyed calls of one engine, newest last; changed under the engine's lock."""
 
     def __init__(self, count_max: int | None = None) -> None:
         self._count_max = CALLS_MAX if count_max is None else count_max
         self._slots: dict[str, int] = {}
-        self._ring: dict[int, Remembered] = {}
+        self._ring: dict[int, KeyedCall] = {}
         self._next = 0
 
     @property
@@ -87,13 +92,13 @@ class Calls:
         self, calls: Iterable[tuple[str, str, Mapping[str, Any]]]
     ) -> dict[str, pa.RecordBatch]:
         """Remember keys, digests and results, and return the changes as the log takes them."""
-        changed: dict[int, Remembered] = {}
+        changed: dict[int, KeyedCall] = {}
         for key, digest, result in calls:
-            one = Remembered(self._next, key, digest, _encode(result))
+            one = KeyedCall(self._next, key, digest, _encode(result))
             changed[self._put(one)] = one
         return {TABLE: _changes(changed.items())} if changed else {}
 
-    def _put(self, one: Remembered) -> int:
+    def _put(self, one: KeyedCall) -> int:
         slot = one.number % self._count_max
         forgotten = self._ring.get(slot)
         if forgotten is not None and self._slots.get(forgotten.key) == slot:
@@ -109,7 +114,7 @@ class Calls:
             return
         rows = image.select(["number", "key", "digest", "result"]).to_pylist()
         for row in sorted(rows, key=lambda row: int(row["number"])):
-            self._put(Remembered(**row))
+            self._put(KeyedCall(**row))
 
     def image(self) -> Iterator[pa.RecordBatch]:
         """All of them with their slots, for a snapshot."""
@@ -189,7 +194,7 @@ def keyed(
             yield keys[row], digests[row], result
 
 
-def _changes(rows: Iterable[tuple[int, Remembered]]) -> pa.RecordBatch:
+def _changes(rows: Iterable[tuple[int, KeyedCall]]) -> pa.RecordBatch:
     found = sorted(rows, key=lambda row: row[0])
     columns = [
         [slot for slot, _ in found],
@@ -238,3 +243,58 @@ _UNTAG: Mapping[str, Any] = {
     "timestamp": datetime.datetime.fromisoformat,
     "date": datetime.date.fromisoformat,
 }
+
+
+class RunningCall:
+    """A call that runs now; a promise is made only when someone else asks for its result."""
+
+    __slots__ = ("digest", "promise")
+
+    def __init__(self, digest: str) -> None:
+        self.digest: str = digest
+        self.promise: Future[Result] | None = None
+
+
+class Once:
+    """The keyed calls of one engine: those that run now, before those that it remembers."""
+
+    def __init__(self, calls: KeyedCalls) -> None:
+        self._calls = calls
+        self._lock = threading.Lock()
+        self._running: dict[str, RunningCall] = {}
+
+    def claim(self, key: str | None, digest: str) -> Future[Result] | None:
+        """The promise of the result when the call is known; None when the caller is to run it.
+
+        Who is to run it must call `keep` or `fail` in the end.
+        """
+        key = checked_key(key)
+        with self._lock:
+            running = self._running.get(key)
+            if running is not None:
+                check_same(key, running.digest, digest)
+                running.promise = running.promise or Future()
+                return running.promise
+            known = self._calls.find(key, digest)
+            if known is None:
+                self._running[key] = RunningCall(digest)
+                return None
+        promise: Future[Result] = Future()
+        promise.set_result(known)
+        return promise
+
+    def keep(self, key: str, result: Result) -> None:
+        """The call was run and its epoch is durable."""
+        promise = self._end(key)
+        if promise is not None:
+            promise.set_result(result)
+
+    def fail(self, key: str, error: BaseException) -> None:
+        """The call was not run, or no one can say whether it was."""
+        promise = self._end(key)
+        if promise is not None:
+            promise.set_exception(error)
+
+    def _end(self, key: str) -> Future[Result] | None:
+        with self._lock:
+            return self._running.pop(key).promise

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import threading
+import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 
 import headgate as hg
+from headgate.engine.calls.calling import Call
 from headgate.testing import SerialOracle
 from headgate.testing.disk import SimulatedDisk
 
@@ -36,7 +39,7 @@ ROWS = [{"id": number, "balance": 20} for number in range(4)]
 PROGRAM: dict[str, Any] = {"tables": [accounts], "transactions": [move, double]}
 
 
-def open_store(path: Path, **options: Any) -> hg.Engine:
+def open_store(path: Path | None, **options: Any) -> hg.Engine:
     engine = hg.open(path, **PROGRAM, **{"durability": "group", **options})
     engine.load(accounts, ROWS)
     return engine
@@ -175,3 +178,172 @@ def test_wrong_columns_are_refused_at_once(tmp_path: Path) -> None:
             engine.submit(move, src=0, dst=1)
         with pytest.raises(hg.InputError, match="no column 'id'"):
             engine.submit(move, src=0, dst=1, id=1)
+
+
+@pytest.mark.parametrize("durability", ["sync", "group", "none", None])
+def test_plain_calls_that_wait_together_share_an_epoch(
+    tmp_path: Path, durability: str | None
+) -> None:
+    path = None if durability is None else tmp_path / "bank"
+    with open_store(path, durability=durability or "sync") as engine:
+        engine.call(move, src=0, dst=1, amount=0)
+        answers: list[hg.Result] = []
+
+        def work() -> None:
+            answers.append(engine.call(move, src=0, dst=1, amount=0))
+
+        threads = [threading.Thread(target=work) for _ in range(12)]
+        with engine._lock:
+            for thread in threads:
+                thread.start()
+            wait_for(lambda: len(engine.calls._queue._waiting) >= 11)
+        for thread in threads:
+            thread.join()
+        # The first took what had gathered when it began, maybe itself only.
+        assert len({answer.epoch for answer in answers}) <= 2
+        assert sorted(answer.position for answer in answers)[-1] >= 5
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.001)
+
+
+def test_who_is_alone_waits_for_no_one(tmp_path: Path) -> None:
+    with open_store(tmp_path / "bank") as engine:
+        queue = engine.calls._queue
+        for _ in range(5):
+            engine.call(move, src=0, dst=1, amount=0)
+            assert (queue._expected, queue._leader, len(queue._waiting)) == (1, None, 0)
+        assert queue._threads == []  # no thread stands between
+
+
+def test_a_caller_that_is_interrupted_withdraws_and_harms_no_other(tmp_path: Path) -> None:
+    with open_store(tmp_path / "bank") as engine:
+        queue, ended = engine.calls._queue, []
+
+        class Interrupted:
+            """A gate at which Ctrl-C comes to who waits."""
+
+            def __init__(self, gate: threading.Lock) -> None:
+                self.release = gate.release
+
+            def acquire(self) -> None:
+                raise KeyboardInterrupt
+
+        with engine._lock:
+            first = threading.Thread(
+                target=lambda: ended.append(engine.call(move, src=0, dst=1, amount=1))
+            )
+            first.start()
+            wait_for(lambda: bool(queue._inside) and not queue._waiting)  # it leads
+            handed, _ = engine.calls._handed([Call(move, {"src": 0, "dst": 1, "amount": 2})])
+            handed.gate = Interrupted(handed.gate)  # type: ignore[assignment]
+            with pytest.raises(KeyboardInterrupt):
+                engine.calls._run_in_turn(handed)
+            assert len(queue._waiting) == 0
+        first.join()
+        assert ended[0].left == 19
+        assert engine.call(move, src=0, dst=1, amount=1).left == 18
+        assert isinstance(handed.answers[0], hg.StoreError)
+
+
+def test_a_leader_that_is_interrupted_passes_the_lead_on(tmp_path: Path) -> None:
+    with open_store(tmp_path / "bank") as engine:
+        calls = engine.calls
+        run, others = calls.run, []
+
+        def interrupted(*given: Any) -> Any:
+            calls.run = run  # type: ignore[method-assign]
+            thread = threading.Thread(
+                target=lambda: others.append(engine.call(move, src=0, dst=1, amount=1))
+            )
+            thread.start()
+            others.append(thread)
+            wait_for(lambda: len(calls._queue._waiting) == 1)
+            raise KeyboardInterrupt
+
+        calls.run = interrupted  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            engine.call(move, src=0, dst=1, amount=5)
+        others[0].join(60)
+        assert others[1].left == 19  # nothing of the one that was interrupted was run
+        assert engine.call_once("key", move, src=0, dst=1, amount=1).left == 18
+
+
+def test_a_call_with_a_key_that_is_interrupted_can_be_sent_again(tmp_path: Path) -> None:
+    with open_store(tmp_path / "bank") as engine:
+        calls = engine.calls
+        run = calls.run
+
+        def interrupted(*given: Any) -> Any:
+            calls.run = run  # type: ignore[method-assign]
+            raise KeyboardInterrupt
+
+        calls.run = interrupted  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            engine.call_once("key", move, src=0, dst=1, amount=5)
+        assert engine.call_once("key", move, src=0, dst=1, amount=5).left == 15
+
+
+def test_who_is_told_may_call_again_at_once(tmp_path: Path) -> None:
+    with open_store(tmp_path / "bank") as engine:
+        found: list[Any] = []
+        told = threading.Event()
+
+        def again(_: Future[hg.Result]) -> None:
+            found.append(engine.call(move, src=0, dst=1, amount=1))
+            told.set()
+
+        engine.submit(move, src=0, dst=1, amount=1).add_done_callback(again)
+        assert told.wait(30)
+        assert found[0].left == 18
+
+
+def test_who_holds_the_engine_calls_past_those_who_wait() -> None:
+    """As the rows of a load that are made while it runs."""
+    with hg.open(None, **PROGRAM) as engine:
+        engine.load(accounts, ROWS)
+        other = threading.Thread(target=lambda: engine.call(move, src=0, dst=1, amount=1))
+        with engine._lock:
+            other.start()
+            wait_for(lambda: engine.calls._queue._leader is not None)
+            assert engine.call(move, src=0, dst=1, amount=2).left == 18
+        other.join()
+        assert engine.get(accounts, 0) == {"id": 0, "balance": 17}
+
+
+def test_closing_waits_for_those_who_call(tmp_path: Path) -> None:
+    engine = open_store(tmp_path / "bank")
+    answers: list[Any] = []
+
+    def work() -> None:
+        answers.append(engine.call(move, src=0, dst=1, amount=1))
+
+    threads = [threading.Thread(target=work) for _ in range(5)]
+    with engine._lock:
+        for thread in threads:
+            thread.start()
+        wait_for(lambda: len(engine.calls._queue._waiting) == 4 or bool(answers))
+        closing = threading.Thread(target=engine.close)
+        closing.start()
+    for thread in [*threads, closing]:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert len(answers) == 5 and all(answer.committed for answer in answers)
+
+
+def test_calls_of_several_transactions_handed_in_one_by_one_keep_their_order() -> None:
+    with hg.open(None, **PROGRAM) as engine:
+        engine.load(accounts, ROWS)
+        with engine._lock:
+            promises = [
+                engine.submit(double, id=0)
+                if number % 2
+                else engine.submit(move, src=0, dst=1, amount=1)
+                for number in range(4)
+            ]
+        assert [promise.result(60).committed for promise in promises] == [True] * 4
+        assert engine.get(accounts, 0) == {"id": 0, "balance": ((20 - 1) * 2 - 1) * 2}

@@ -1,0 +1,399 @@
+"""The queue of calls: those that wait at the same time share a batch, an epoch and a sync.
+
+No thread stands between a caller and the engine. Who finds no one leading leads: takes what has
+gathered, its own call with it, runs it, and waits for the disk for all of it. Who comes meanwhile
+waits, and the first of them leads next; so calls run in the order in which they were handed in. A
+caller who is alone runs its call as if there were no queue. Calls that no one waits for (`submit`)
+are led by two threads of the queue's own, which begin with the first of them.
+
+Invariants: there is a leader whenever calls wait; who leaves, by an error or by Ctrl-C, passes that
+on. What was handed in is answered, also when the engine is closed. The queue holds an engine only
+while calls of it are on their way: one that is dropped can go.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, NamedTuple, Protocol
+
+import pyarrow as pa
+
+from headgate.engine.batch import Processed
+from headgate.engine.calls.keyed import with_keys
+from headgate.engine.events import from_dicts
+from headgate.engine.results import Result, as_results
+from headgate.engine.terms import Terms
+from headgate.errors import InputError, StoreError, describe
+
+TOGETHER_MAX = 4096  # calls of one round, and one caller's more
+GATHER_SECONDS_MAX = 0.0005  # so long a leader waits for callers that were just answered
+THREADS = 2  # that lead what no one waits for: one runs while the other waits for the disk
+
+
+class Runner(Protocol):
+    """The engine, as far as calls of it on their way need it."""
+
+    def run(self, terms: Terms, events: pa.Table) -> Processed:
+        """Run events as one batch, up to the sync."""
+        ...
+
+    def wait(self, terms: Terms, epoch: int) -> None:
+        """Return when the epoch is durable."""
+        ...
+
+    def ended(self, key: str, ended: Result | BaseException) -> None:
+        """A keyed call has its result, which is durable, or the error that is its own."""
+        ...
+
+
+class Turn(NamedTuple):
+    """One call that is to be run."""
+
+    place: int  # among the answers of those who handed it in
+    terms: Terms
+    columns: Mapping[str, Any]
+    key: str | None = None
+    digest: str | None = None
+
+
+class HandedIn:
+    """Calls that one caller handed in together, and what they were answered."""
+
+    __slots__ = ("answers", "gate", "is_ended", "promise", "runner", "turns")
+
+    def __init__(
+        self,
+        runner: Runner,
+        turns: Sequence[Turn],
+        answers: list[Any],
+        promise: Future[Result] | None = None,
+    ) -> None:
+        self.runner: Runner = runner
+        self.turns: Sequence[Turn] = turns
+        self.answers: list[Any] = answers  # by place: a result or an error, once there is one
+        self.promise: Future[Result] | None = promise  # of the one call, when no one waits for it
+        self.is_ended: bool = False
+        self.gate: threading.Lock = threading.Lock()  # shut until they are answered, or are to lead
+        self.gate.acquire()
+
+    def end(self) -> None:
+        """Tell who handed them in that they are answered."""
+        self.is_ended = True
+        if self.promise is None:
+            self.gate.release()
+        elif isinstance(self.answers[0], BaseException):
+            self.promise.set_exception(self.answers[0])
+        else:
+            self.promise.set_result(self.answers[0])
+
+
+Waiting = tuple[HandedIn, Turn]
+
+
+class Ran(NamedTuple):
+    """What ran as one epoch, to be answered once that is durable."""
+
+    waiting: Sequence[Waiting]
+    processed: Processed
+
+
+class Round:
+    """The calls that one leader took: run one after another, waited for and answered together."""
+
+    def __init__(self, taken: list[HandedIn]) -> None:
+        self.taken: list[HandedIn] = taken
+        self._ran: list[Ran] = []
+
+    def run(self) -> None:
+        """Run all of them, up to the sync."""
+        for group in _groups(self.taken):
+            self._run_together(group)
+
+    def _run_together(self, group: Sequence[Waiting]) -> None:
+        """Run calls of the same terms as one batch; one that cannot be read fails alone."""
+        try:
+            self._ran.append(Ran(group, _run_batch(group)))
+        except InputError as error:
+            if len(group) == 1:
+                self._answer(group[0], error)
+            for one in group if len(group) > 1 else ():
+                self._run_together([one])
+        except Exception as error:
+            for one in group:
+                self._answer(one, error)
+
+    def wait(self) -> None:
+        """Return when all that ran is durable: once the last epoch is, all are."""
+        if self._ran:
+            (handed, turn), *_ = self._ran[-1].waiting
+            handed.runner.wait(turn.terms, self._ran[-1].processed.epoch)
+
+    def answer(self) -> None:
+        """Give each call its result."""
+        for waiting, (results, _, rows) in self._ran:
+            for row, result in zip(rows.tolist(), as_results(results), strict=True):
+                self._answer(waiting[row], result)
+
+    def fail(self, error: BaseException) -> None:
+        """Give those that have none yet this error; Ctrl-C is of the thread that it came to."""
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            error = StoreError(f"the call was interrupted, and may have run ({describe(error)})")
+        for handed in self.taken:
+            for turn in handed.turns:
+                if handed.answers[turn.place] is None:
+                    self._answer((handed, turn), error)
+
+    def _answer(self, waiting: Waiting, answer: Result | BaseException) -> None:
+        handed, turn = waiting
+        handed.answers[turn.place] = answer
+        if turn.key is not None:
+            handed.runner.ended(turn.key, answer)
+
+    def end(self) -> None:
+        for handed in self.taken:
+            handed.end()
+
+
+def _groups(taken: Sequence[HandedIn]) -> Iterator[list[Waiting]]:
+    """The calls in order, those of the same terms that stand together as one group.
+
+    Of calls that one caller handed in together, those of the same terms stand together.
+    """
+    group: list[Waiting] = []
+    for handed in taken:
+        turns = handed.turns
+        if len(turns) > 1:
+            places = {id(turn.terms): place for place, turn in reversed([*enumerate(turns)])}
+            turns = sorted(turns, key=lambda turn: places[id(turn.terms)])
+        for turn in turns:
+            if group and group[-1][1].terms is not turn.terms:
+                yield group
+                group = []
+            group.append((handed, turn))
+    if group:
+        yield group
+
+
+def _run_batch(group: Sequence[Waiting]) -> Processed:
+    handed, first = group[0]
+    transaction = first.terms.route.transactions[0]
+    columns = [turn.columns for _, turn in group]
+    events = from_dicts(columns, transaction.event, f"call {transaction.name!r}")
+    if any(turn.key is not None for _, turn in group):
+        keys, digests = [turn.key for _, turn in group], [turn.digest for _, turn in group]
+        events = with_keys(events, keys, digests)
+    return handed.runner.run(first.terms, events)
+
+
+_OFFERED = object()  # it leads: whichever of the queue's own threads comes first
+
+
+class Queue:
+    """The calls of one engine that wait, and who leads."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._lock = threading.Lock()
+        self._gathered = threading.Condition(self._lock)
+        self._changed = threading.Condition(self._lock)
+        # Guarded by _lock:
+        self._waiting: deque[HandedIn] = deque()
+        self._leader: object | None = None
+        self._behind = 0  # rounds that ran, passed the lead on and wait for the disk
+        self._expected = 1  # how many callers were answered last: they may come again at once
+        self._patience = 0.0  # so long to wait for them: not longer than a round takes
+        self._inside: set[int] = set()  # threads that lead
+        self._threads: list[threading.Thread] = []
+        self._is_closed = False
+
+    # --- handing in ---------------------------------------------------------------------------
+
+    def run(self, handed: HandedIn) -> None:
+        """Return when the calls are answered; this thread may have to run them, and others."""
+        try:
+            if not self._put(handed):
+                handed.gate.acquire()  # until they are answered, or are to lead
+            if self._leader is handed:
+                self._lead(handed)
+        finally:
+            self._leave(handed)
+
+    def submit(self, handed: HandedIn) -> None:
+        """Hand in a call that no one waits for."""
+        self._put(handed)
+
+    def lead_at_once(self, handed: HandedIn) -> bool:
+        """Lead with these calls if no others are on their way; `pass_on` must follow."""
+        with self._lock:
+            self._check_open()
+            if self._leader is not None or self._waiting:
+                return False
+            self._leader = handed
+            return True
+
+    def pass_on(self, handed: HandedIn, *, behind: bool) -> None:
+        """Lead no more; with `behind` the round waits for the disk, and `caught_up` must follow."""
+        with self._lock:
+            self._behind += behind
+            chosen = self._choose() if self._leader is handed else None
+        _wake(chosen)
+
+    def caught_up(self) -> None:
+        """What was behind is durable, or never will be."""
+        with self._lock:
+            self._behind -= 1
+            self._changed.notify_all()
+
+    def _put(self, handed: HandedIn) -> bool:
+        """Wait among the others; whether this caller is to lead at once."""
+        with self._lock:
+            self._check_open()
+            self._waiting.append(handed)
+            if self._leader is None:
+                return self._choose() is handed
+            if len(self._waiting) == self._expected:
+                self._gathered.notify()
+            return False
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise StoreError("the engine is stopped: it was closed; open it again")
+
+    def _leave(self, handed: HandedIn) -> None:
+        """However it ended: what was not taken is not run, and another leads."""
+        if handed.is_ended and self._leader is not handed:
+            return
+        with self._lock:
+            if handed in self._waiting:
+                self._waiting.remove(handed)
+            chosen = self._choose() if self._leader is handed else None
+        _wake(chosen)
+
+    def _choose(self) -> HandedIn | None:
+        """The next leader, if it is a caller who must be woken; the lock is held."""
+        if not self._waiting:
+            self._leader = None
+            if self._is_closed:
+                self._changed.notify_all()
+            return None
+        first = self._waiting[0]
+        if first.promise is None:
+            self._leader = first
+            return first
+        self._leader = _OFFERED
+        self._begin_threads()
+        self._changed.notify_all()
+        return None
+
+    # --- leading ------------------------------------------------------------------------------
+
+    def _lead(self, leader: object) -> None:
+        """Take what has gathered, run it, pass the lead on, and answer once it is durable."""
+        taken, began, is_behind = Round([]), self._now(), False
+        try:
+            self._take(taken.taken)
+            taken.run()
+            is_behind = self._is_passed_on_early(leader, len(taken.taken))
+            taken.wait()
+            taken.answer()
+        except BaseException as error:
+            taken.fail(error)
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            # Before anyone is answered: who is may come again at once, from this very thread.
+            self._end_round(leader, len(taken.taken), self._now() - began, is_behind)
+            taken.end()
+
+    def _take(self, taken: list[HandedIn]) -> None:
+        """Add what has gathered, in order."""
+        count = 0
+        with self._lock:
+            self._inside.add(threading.get_ident())
+            if len(self._waiting) < self._expected:
+                self._gathered.wait_for(self._is_gathered, self._patience)
+            while self._waiting and count < TOGETHER_MAX:
+                handed = self._waiting.popleft()
+                if handed.promise is None or handed.promise.set_running_or_notify_cancel():
+                    taken.append(handed)
+                    count += len(handed.turns)
+
+    def _is_gathered(self) -> bool:
+        return self._is_closed or len(self._waiting) >= self._expected
+
+    def _is_passed_on_early(self, leader: object, count: int) -> bool:
+        """Let another lead while this round is synced, where at least as many wait as were taken.
+
+        Where fewer do it is better that they wait for those who are answered first: all of them
+        then share the next sync. No more than one round is behind.
+        """
+        with self._lock:
+            if self._behind or len(self._waiting) < count or self._leader is not leader:
+                return False
+            self._behind += 1
+            chosen = self._choose()
+        _wake(chosen)
+        return True
+
+    def _end_round(self, leader: object, count: int, seconds: float, is_behind: bool) -> None:
+        with self._lock:
+            self._expected = count + len(self._waiting)
+            self._patience = min(seconds, GATHER_SECONDS_MAX)
+            self._behind -= is_behind
+            self._inside.discard(threading.get_ident())
+            chosen = None
+            if self._leader is leader and not is_behind:
+                chosen = self._choose()
+            elif is_behind:
+                self._changed.notify_all()
+        _wake(chosen)
+
+    # --- threads of its own -------------------------------------------------------------------
+
+    def _begin_threads(self) -> None:
+        while len(self._threads) < THREADS:
+            thread = threading.Thread(target=self._serve, name="headgate-calls", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _serve(self) -> None:
+        while self._serve_next():
+            pass
+
+    def _serve_next(self) -> bool:
+        """Lead what is offered; False at the end. What it holds, it holds until it returns."""
+        me = object()
+        with self._lock:
+            self._changed.wait_for(lambda: self._leader is _OFFERED or self._is_at_end)
+            if self._leader is not _OFFERED:
+                return False
+            self._leader = me
+        with contextlib.suppress(BaseException):  # whose calls they were has been told
+            self._lead(me)
+        return True
+
+    @property
+    def _is_at_end(self) -> bool:
+        return self._is_closed and self._leader is None and not self._waiting
+
+    def close(self) -> None:
+        """Take no more, and return when what was handed in is answered."""
+        with self._lock:
+            self._is_closed = True
+            self._changed.notify_all()
+            self._gathered.notify_all()
+            if threading.get_ident() not in self._inside:  # a signal's handler may close it
+                self._changed.wait_for(lambda: self._is_at_end and not self._behind)
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
+
+
+def _wake(chosen: HandedIn | None) -> None:
+    if chosen is not None:
+        chosen.gate.release()
