@@ -45,17 +45,20 @@ def deposit(event: Any, dst: Any = accounts.at("dst", create=True)) -> Any:
     dst.balance += event.amount
 
 
-class FakeInlet:
-    """An inlet that keeps what it was given."""
+class FakeStream:
+    """A stream that keeps what it was given, and is its own feed."""
 
     def __init__(self, *columns: str) -> None:
         self.columns = list(columns)
         self.applied: list[tuple[pa.Table, tuple[str, int] | None]] = []
 
+    def feed(self) -> FakeStream:
+        return self
+
     def apply(
-        self, events: pa.Table, source: tuple[str, int] | None, run: str | None = None
+        self, events: pa.Table, origin: tuple[str, int] | None, run: str | None = None
     ) -> pa.Table:
-        self.applied.append((events, source))
+        self.applied.append((events, origin))
         return events
 
 
@@ -113,7 +116,7 @@ def test_a_batch_is_named_by_the_query_that_the_checkpoint_keeps(
 ) -> None:
     feed = Feed(spark, tmp_path)
     feed.add(("t", at(0), 1, 2, 1.0))
-    first, second = FakeInlet("ts"), FakeInlet("ts")
+    first, second = FakeStream("ts"), FakeStream("ts")
     query = feed.run(Sink(first))
     feed.add(("t", at(1), 1, 2, 1.0))
     assert feed.run(Sink(second)) == query
@@ -125,8 +128,8 @@ def test_only_the_needed_columns_are_fetched_and_instants_stay(
 ) -> None:
     feed = Feed(spark, tmp_path)
     feed.add(("t", at(0), 1, 2, 1.0))
-    inlet = FakeInlet("amount", "local", "ts")
-    sink = Sink(inlet)
+    stream = FakeStream("amount", "local", "ts")
+    sink = Sink(stream)
 
     def run(frame: DataFrame, batch_id: int) -> None:
         # In Tokyo, where this session is, nine in UTC is six in the evening.
@@ -134,7 +137,7 @@ def test_only_the_needed_columns_are_fetched_and_instants_stay(
         sink(frame.selectExpr("*", f"{wall_clock} as LOCAL", "1 as other"), batch_id)
 
     feed.run(run)
-    events, _ = inlet.applied[0]
+    events, _ = stream.applied[0]
     assert events.schema.field("ts").type == pa.timestamp("us", tz="UTC")
     assert events.to_pylist() == [{"amount": 1.0, "local": at(0), "ts": at(0)}]
 
@@ -151,7 +154,7 @@ def test_columns_that_do_not_fit_end_the_query_with_our_words(
 ) -> None:
     feed = Feed(spark, tmp_path)
     feed.add(("t", at(0), 1, 2, 1.0))
-    sink = Sink(FakeInlet(*columns))
+    sink = Sink(FakeStream(*columns))
     with pytest.raises(StreamingQueryException, match="InputError") as caught:
         feed.run(lambda frame, batch: sink(frame.selectExpr(*change.split(", ")), batch))
     assert message in str(caught.value)
@@ -159,12 +162,12 @@ def test_columns_that_do_not_fit_end_the_query_with_our_words(
 
 def test_a_sink_outside_of_a_streaming_query_says_so(spark: SparkSession) -> None:
     with pytest.raises(InputError, match=r"outside of a streaming query.*engine\.run"):
-        Sink(FakeInlet("id"))(spark.range(3), 0)
+        Sink(FakeStream("id"))(spark.range(3), 0)
 
 
 def test_a_sink_cannot_be_sent_away() -> None:
     with pytest.raises(InputError, match="Spark Connect"):
-        pickle.dumps(Sink(FakeInlet("id")))
+        pickle.dumps(Sink(FakeStream("id")))
 
 
 def test_one_transaction_runs_in_event_order_over_all_batches(
