@@ -60,7 +60,8 @@ def relinked(text: str, document: Path, pages: dict[Path, str]) -> str:
         name = f"{pages[target]}.html" if target in pages else target.relative_to(ROOT).as_posix()
         return f"]({name}{found[2] or ''})"
 
-    return LINK.sub(page_of, text)
+    fences = re.sub(r"^```(\w+) .*$", r"```\1", text, flags=re.MULTILINE)  # "sh run" is for tests
+    return LINK.sub(page_of, fences)
 
 
 def linked_files(texts: dict[str, str]) -> set[str]:

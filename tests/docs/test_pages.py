@@ -1,4 +1,4 @@
-"""The pages as programs: every Python block runs, in order, and every command and file exists.
+"""The pages as programs: Python and commands that say so run, in order; every command exists.
 
 Each page is a program of its own, run in a folder of its own.
 """
@@ -33,7 +33,7 @@ LANGUAGES = {"python", "sh", "text"}
 
 
 def programs(page: Path) -> list[Block]:
-    return [block for block in blocks_of(page.read_text()) if block.language == "python"]
+    return [block for block in blocks_of(page.read_text()) if block.runs]
 
 
 BLOCKS = [(page, block) for page in PAGES for block in programs(page)]
@@ -69,7 +69,7 @@ def block_name(value: object) -> str:
 
 
 @pytest.mark.parametrize(("page", "block"), BLOCKS, ids=block_name)
-def test_a_python_block_runs(page: Path, block: Block, errors) -> None:  # type: ignore
+def test_a_block_runs(page: Path, block: Block, errors) -> None:  # type: ignore
     assert errors(page)[block.line] is None, errors(page)[block.line]
 
 
@@ -89,6 +89,8 @@ def test_a_block_that_fails_and_a_test_that_fails_are_noticed(tmp_path: Path) ->
     assert found[1] is None and "AssertionError" in str(found[5])
     page.write_text("```python\ndef test_it():\n    assert 1 == 2\n```\n")
     assert "1 failed" in str(run_page(page, tmp_path)[1])
+    page.write_text("```sh run\nheadgate tables no-store\n```\n")
+    assert "headgate tables no-store" in str(run_page(page, tmp_path)[1])
 
 
 # ---------------------------------------------------------------- commands and files
