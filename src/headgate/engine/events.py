@@ -206,12 +206,6 @@ def _repeated(column: Column, count: int) -> pa.Array:
     return pa.repeat(value, count)
 
 
-def call_event(transaction: Transaction, columns: Mapping[str, Any]) -> pa.Table:
-    """The one event of a call, given by keywords."""
-    check_call(transaction, columns)
-    return from_dicts([columns], transaction.event, f"call {transaction.name!r}")
-
-
 def check_call(transaction: Transaction, columns: Mapping[str, Any]) -> None:
     """Refuse the one event of a call, given by keywords, when it has not just the columns."""
     event, where = transaction.event, f"call {transaction.name!r}"
