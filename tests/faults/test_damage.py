@@ -114,7 +114,7 @@ def recovered_epoch(disk: SimulatedDisk) -> int | str:
     assert rows == balances_at(epoch)
     names = recovered.images.get("names")
     assert names is None or names.column("name").to_pylist() == list(range(90))
-    assert recovered.sources == ({"q": (epoch, epoch)} if epoch else {})
+    assert recovered.origins == ({"q": (epoch, epoch)} if epoch else {})
     assert recovered.time_us == epoch * 1000
     assert store.manifest == MANIFEST
     return recovered.epoch

@@ -89,5 +89,5 @@ def test_a_killed_writer_loses_no_reported_epoch_and_readers_see_whole_epochs(
         store.close()
         assert reported <= recovered.epoch <= reported + 1
         assert recovered.images["t"]["epoch"].to_pylist() == rows_at(recovered.epoch)
-        assert recovered.sources == {"q": (recovered.epoch, recovered.epoch)}
+        assert recovered.origins == {"q": (recovered.epoch, recovered.epoch)}
         tally.count("processes killed beside a reader")

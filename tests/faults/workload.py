@@ -58,7 +58,7 @@ class State:
     accounts: dict[int, tuple[int, float]] = field(default_factory=dict)
     names: dict[int, tuple[str | None]] = field(default_factory=dict)
     rates: dict[int, tuple[int]] = field(default_factory=dict)
-    sources: dict[str, tuple[int, int]] = field(default_factory=dict)
+    origins: dict[str, tuple[int, int]] = field(default_factory=dict)
     inlets: dict[str, tuple[int | None, list[int] | None, int]] = field(default_factory=dict)
 
 
@@ -95,7 +95,7 @@ def commit_of(epoch: int, weak: bool = False) -> Commit:
     return Commit(
         epoch=epoch,
         time_us=epoch * 1000,
-        source=(f"query {epoch % 2}", epoch) if epoch % 5 else None,
+        origin=(f"query {epoch % 2}", epoch) if epoch % 5 else None,
         changes=changes,
         results=results_of(epoch) if epoch % 4 else None,
         inlets=inlets if epoch % 3 == 1 else {},
@@ -139,7 +139,7 @@ def _after(last: State, epoch: int) -> State:
         dict(last.accounts),
         dict(last.names),
         {slot: (slot,) for slot in range(200)} if epoch >= LOAD_EPOCH else {},
-        dict(last.sources),
+        dict(last.origins),
         dict(last.inlets),
     )
     for slot, row in changes_of(epoch).items():
@@ -147,8 +147,8 @@ def _after(last: State, epoch: int) -> State:
     if epoch % 3 == 0:
         _set(state.names, epoch, (f"name {epoch}",))
         _set(state.names, 0, (None,) if epoch % 2 == 0 else None)
-    if commit.source is not None:
-        state.sources[commit.source[0]] = (commit.source[1], epoch)
+    if commit.origin is not None:
+        state.origins[commit.origin[0]] = (commit.origin[1], epoch)
     if commit.inlets:
         held = list(range(epoch % 4)) if epoch % 2 else None
         state.inlets["tolls"] = (epoch * 10, held, epoch)
@@ -401,7 +401,7 @@ def _check_recovered(recovered: Recovered, received: dict[str, Shelf]) -> None:
     images.update((name, shelf.rows) for name, shelf in received.items())
     inlets = {name: _inlet(inlet) for name, inlet in recovered.inlets.items()}
     tables = [images.get(name, {}) for name in ("accounts", "names", "rates")]
-    found = State(*tables, dict(recovered.sources), inlets)
+    found = State(*tables, dict(recovered.origins), inlets)
     epoch = recovered.image_epoch
     _same(found, STATES[epoch], f"recovered epoch {epoch}")
     if recovered.time_us != epoch * 1000:
@@ -418,7 +418,7 @@ def _same_commit(found: Commit, epoch: int) -> bool:
     same_input = found.input is given.input is None or found.input.equals(given.input)
     same_results = found.results is given.results is None or found.results.equals(given.results)
     return (
-        (found.epoch, found.time_us, found.source) == (epoch, epoch * 1000, given.source)
+        (found.epoch, found.time_us, found.origin) == (epoch, epoch * 1000, given.origin)
         and found.fingerprint == given.fingerprint
         and dict(found.changes) == dict(given.changes)
         and same_input
@@ -428,7 +428,7 @@ def _same_commit(found: Commit, epoch: int) -> bool:
 
 def _check_replayed_batches(store: Store, epoch: int) -> None:
     """A batch that comes again finds what it was answered, also when the log was trimmed."""
-    for _, last in STATES[epoch].sources.values():
+    for _, last in STATES[epoch].origins.values():
         found = dict(store.results(last, last))
         if last % 4 and (last not in found or not found[last].equals(results_of(last))):
             raise Lost(f"the results of epoch {last} are gone at epoch {epoch}")

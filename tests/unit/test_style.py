@@ -215,6 +215,27 @@ def vague(name: str) -> bool:
     )
 
 
+def defined_once(path: PurePosixPath, source: str) -> Iterator[str]:
+    """A second definition quietly takes the place of the first, also for what stands above it."""
+    seen: set[str] = set()
+    for node in ast.parse(source).body:
+        names: list[str] = []
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names = [node.name]
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found = (one for target in targets for one in ast.walk(target))
+            names = [
+                one.id
+                for one in found
+                if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
+            ]
+        for name in names:
+            if name in seen and name != "_":
+                yield f"{path}:{node.lineno}: {name} is defined a second time"
+            seen.add(name)
+
+
 def whole_names(path: PurePosixPath, source: str) -> Iterator[str]:
     for part in path.with_suffix("").parts:
         if vague(part):
@@ -330,6 +351,7 @@ RULES: list[tuple[Rule, Callable[[PurePosixPath], bool]]] = [
     (function_lengths, is_python),
     (no_bare_assert, is_source),
     (module_docstring, is_python),
+    (defined_once, is_source),
     (whole_names, is_python),
     (only_public_names, is_public_face),
     (no_machine_path, is_any),
@@ -409,6 +431,8 @@ CANARIES: list[tuple[Rule, str, str]] = [
     (function_lengths, "state/table.py", LONG_FUNCTION),
     (no_bare_assert, "state/table.py", "assert True"),
     (module_docstring, "state/table.py", "x = 1"),
+    (defined_once, "state/table.py", "LOG = 1\ndef f(): ...\nLOG = 2"),
+    (defined_once, "state/table.py", "def f(): ...\ndef f(): ..."),
     (whole_names, "state/utils.py", ""),
     (whole_names, "state/table_helpers.py", ""),
     (whole_names, "state/table.py", "class TableManager: ..."),
@@ -435,6 +459,7 @@ CLEAN: list[tuple[Rule, str, str]] = [
     (layering, "spark/sink.py", "from headgate.engine.engine import Engine"),
     (pyspark_only_in_spark, "spark/sink.py", "import pyspark"),
     (function_lengths, "state/table.py", LONG_FUNCTION.rpartition("    step")[0]),
+    (defined_once, "state/table.py", "LOG = 1\nif LOG:\n    LOG = 2\nLOG.name = 3"),
     (whole_names, "io/files.py", "from contextlib import contextmanager"),
     (only_public_names, "__init__.py", '"""Doc."""\nfrom .errors import X\n__all__ = ["X"]'),
     (no_package_index, "io/files.py", "https://www.apache.org/licenses/ and x.tar.gz"),

@@ -350,9 +350,9 @@ def _time(time_us: int) -> str:
 
 def _source(info: CommitInfo) -> str:
     """Who brought the epoch: a query's micro-batch, or a call to the engine."""
-    if info.source is None:
+    if info.origin is None:
         return "run, call or flush" if info.result_rows else "load"
-    query, batch = info.source
+    query, batch = info.origin
     short = UUID.sub(lambda found: found[1], query)
     return f"query {short}, batch {batch}"
 

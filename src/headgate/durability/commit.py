@@ -44,7 +44,7 @@ class Commit:
 
     epoch: int
     time_us: int
-    source: tuple[str, int] | None = None
+    origin: tuple[str, int] | None = None
     changes: Mapping[str, pa.RecordBatch] = field(default_factory=dict)
     results: pa.RecordBatch | None = None
     inlets: Mapping[str, Inlet] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Recovered:
     epoch: int
     time_us: int
     images: Mapping[str, pa.Table]
-    sources: Mapping[str, tuple[int, int]]
+    origins: Mapping[str, tuple[int, int]]
     inlets: Mapping[str, Inlet]
     slots: Mapping[str, int]
     pending: tuple[Commit, ...] = ()
@@ -84,7 +84,7 @@ class Mark:
 
     position: Position
     time_us: int
-    sources: Mapping[str, tuple[int, int]]
+    origins: Mapping[str, tuple[int, int]]
     inlets: Mapping[str, Inlet]
     slots: Mapping[str, int]
 
@@ -99,7 +99,7 @@ class CommitInfo:
 
     epoch: int
     time_us: int
-    source: tuple[str, int] | None
+    origin: tuple[str, int] | None
     rows: Mapping[str, int]
     result_rows: int
     bytes: int
@@ -116,22 +116,22 @@ def next_mark(last: Mark, commit: Commit) -> Mark:
         raise InvariantError(f"epoch {commit.epoch} cannot follow epoch {last.epoch}")
     if commit.input is not None and commit.changes:
         raise InvariantError(f"epoch {commit.epoch} has both input and changed rows")
-    sources, inlets, slots = last.sources, last.inlets, dict(last.slots)
-    if commit.source is not None:
-        query, batch = commit.source
-        sources = {**sources, query: (batch, commit.epoch)}
+    origins, inlets, slots = last.origins, last.inlets, dict(last.slots)
+    if commit.origin is not None:
+        query, batch = commit.origin
+        origins = {**origins, query: (batch, commit.epoch)}
     if commit.inlets:
         inlets = {**inlets, **commit.inlets}
     for table, changes in commit.changes.items():
         slots[table] = max(slots.get(table, 0), _slot_bound(table, changes))
     for table, bound in commit.slots.items():
         slots[table] = max(slots.get(table, 0), bound)
-    return Mark(last.position, commit.time_us, sources, inlets, slots)
+    return Mark(last.position, commit.time_us, origins, inlets, slots)
 
 
 def mark_at(mark: Mark, position: Position) -> Mark:
     """The same mark at the place behind its frame."""
-    return Mark(position, mark.time_us, mark.sources, mark.inlets, mark.slots)
+    return Mark(position, mark.time_us, mark.origins, mark.inlets, mark.slots)
 
 
 def _slot_bound(table: str, changes: pa.RecordBatch) -> int:

@@ -226,12 +226,12 @@ def _batches(table: pa.Table) -> Iterator[pa.RecordBatch]:
 def recorded_results(
     log: LogReader, base: Snapshot | None, mark: Mark
 ) -> dict[str, Iterable[pa.RecordBatch | Block]]:
-    """The results of each source's last epoch, so that they outlive the log before the snapshot."""
+    """The results of each origin's last epoch, so that they outlive the log before the snapshot."""
     oldest = min(log.segments(), default=mark.epoch + 1)
     found: dict[str, Iterable[pa.RecordBatch | Block]] = {}
-    known = {} if base is None else base.mark().sources
+    known = {} if base is None else base.mark().origins
     worn = worn_files(base)
-    for query, (batch, epoch) in mark.sources.items():
+    for query, (batch, epoch) in mark.origins.items():
         blocks = base.recorded(query) if base is not None else None
         if base is not None and blocks is not None and known.get(query) == (batch, epoch):
             found[query] = [base.batch(b) if b[6] in worn else b for b in blocks]

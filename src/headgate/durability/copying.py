@@ -158,8 +158,8 @@ class _Copying:
         )
         try:
             log_bytes = 0
-            source = LogReader(self._disk, os.path.join(self._reader.path, layout.LOG_FOLDER))
-            for frame in source.frames(start, last, self._reader.published()):
+            reader = LogReader(self._disk, os.path.join(self._reader.path, layout.LOG_FOLDER))
+            for frame in reader.frames(start, last, self._reader.published()):
                 log.copy(frame)
                 log_bytes += layout.RECORD_BYTES + frame.header.payload_length
                 if newest is not None and newest.epoch == frame.header.epoch:
@@ -175,7 +175,7 @@ class _Copying:
         images = {table: snapshot.batches(table) for table in snapshot.tables()}
         mark = snapshot.mark()
         recorded = {}
-        for query in mark.sources:
+        for query in mark.origins:
             blocks = snapshot.recorded(query)
             if blocks is not None:
                 recorded[query] = [snapshot.batch(block) for block in blocks]

@@ -316,8 +316,8 @@ def encode_meta(commit: Commit, slots: Mapping[str, int]) -> bytes:
         "rows": {table: batch.num_rows for table, batch in commit.changes.items()},
         "slots": slots,
     }
-    if commit.source is not None:
-        meta["source"] = commit.source
+    if commit.origin is not None:
+        meta["source"] = commit.origin
     if commit.results is not None:
         meta["results"] = commit.results.num_rows
     if commit.inlets:
@@ -415,14 +415,14 @@ def results_of(payload: pa.Buffer) -> pa.RecordBatch | None:
 def commit_of(header: layout.FrameHeader, payload: pa.Buffer) -> Commit:
     """A whole commit out of its frame."""
     meta = meta_of(payload)
-    source = meta["source"]
+    origin = meta["source"]
     changes: dict[str, list[pa.RecordBatch]] = {}
     for table, piece in changes_in(payload, meta):
         changes.setdefault(table, []).append(piece)
     return Commit(
         epoch=header.epoch,
         time_us=header.time_us,
-        source=None if source is None else (source[0], source[1]),
+        origin=None if origin is None else (origin[0], origin[1]),
         changes={name: _joined(changes[name]) for name in sorted(changes)},
         results=results_of(payload),
         inlets=inlets_of(payload, meta),

@@ -304,11 +304,11 @@ def stored_names(declared: Mapping[str, Any]) -> dict[str, str]:
 def _info(frame: FoundFrame) -> CommitInfo:
     with frame.decoding():
         meta = meta_of(frame.payload)
-    source = meta["source"]
+    origin = meta["source"]
     return CommitInfo(
         epoch=frame.header.epoch,
         time_us=frame.header.time_us,
-        source=None if source is None else (source[0], source[1]),
+        origin=None if origin is None else (origin[0], origin[1]),
         rows=meta["rows"],
         result_rows=meta["results"] or 0,
         bytes=layout.RECORD_BYTES + frame.header.payload_length,

@@ -32,7 +32,7 @@ def read_results(
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """The recorded results of a range of epochs; epochs that have none are left out.
 
-    Of the epochs below the floor only the last one of each source has kept its results, for the
+    Of the epochs below the floor only the last one of each origin has kept its results, for the
     batch that may come again; it is found when it is asked for alone.
     """
     if first_epoch > last_epoch:

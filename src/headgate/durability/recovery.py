@@ -59,7 +59,7 @@ class Rebuilt:
         if receiver is not None:
             receiver.begin()
         self.time_us = 0
-        self.sources: dict[str, tuple[int, int]] = {}
+        self.origins: dict[str, tuple[int, int]] = {}
         self.inlets: dict[str, Inlet] = {}
         self.slots: dict[str, int] = {}
         self._gatherings: dict[str, ShortChanges] = {}
@@ -73,7 +73,7 @@ class Rebuilt:
         mark = snapshot.mark()
         state = cls(mark.position, receiver)
         state.time_us = mark.time_us
-        state.sources.update(mark.sources)
+        state.origins.update(mark.origins)
         state.inlets.update(mark.inlets)
         state.slots.update(mark.slots)
         for table in snapshot.tables():
@@ -103,7 +103,7 @@ class Rebuilt:
             self.pending.append(commit_of(frame.header, frame.payload))
         if meta["source"] is not None:
             query, batch = meta["source"]
-            self.sources[query] = (batch, frame.header.epoch)
+            self.origins[query] = (batch, frame.header.epoch)
         self.inlets.update(inlets_of(frame.payload, meta))
         self.time_us = frame.header.time_us
         self.position = frame.end
@@ -138,7 +138,7 @@ class Rebuilt:
             epoch=self.position.epoch,
             time_us=mark.time_us,
             images={table: image for table, image in images.items() if image.num_columns > 1},
-            sources=mark.sources,
+            origins=mark.origins,
             inlets=mark.inlets,
             slots=mark.slots,
             pending=tuple(self.pending),
@@ -146,7 +146,7 @@ class Rebuilt:
 
     def mark(self) -> Mark:
         """The state without its rows."""
-        state = (dict(self.sources), dict(self.inlets), dict(self.slots))
+        state = (dict(self.origins), dict(self.inlets), dict(self.slots))
         return Mark(self.position, self.time_us, *state)
 
 

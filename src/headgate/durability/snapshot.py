@@ -134,7 +134,7 @@ def _write_content(
     }
     footer = {
         "tables": tables,
-        "sources": dict(mark.sources),
+        "sources": dict(mark.origins),
         "recorded": {query: writer.blocks(items) for query, items in recorded.items()},
         "inlets": {name: _write_inlet(writer, inlet) for name, inlet in mark.inlets.items()},
     }
@@ -326,12 +326,12 @@ class Snapshot:
             return self._others[epoch]
 
     def recorded(self, query: str) -> list[Block] | None:
-        """The results of a source's last epoch as references; None when it has none here."""
+        """The results of an origin's last epoch as references; None when it has none here."""
         blocks = self._footer.get("recorded", {}).get(query)
         return None if blocks is None else [self._reference(block) for block in blocks]
 
     def recorded_at(self, epoch: int) -> list[pa.RecordBatch] | None:
-        """The results of an epoch that was the last of some source; None when it is not here."""
+        """The results of an epoch that was the last of some origin; None when it is not here."""
         for query, (_, last) in self._footer["sources"].items():
             blocks = self.recorded(query) if last == epoch else None
             if blocks is not None:
@@ -340,9 +340,9 @@ class Snapshot:
 
     def mark(self) -> Mark:
         """What the store remembered at the snapshot's epoch."""
-        sources = {query: (entry[0], entry[1]) for query, entry in self._footer["sources"].items()}
+        origins = {query: (entry[0], entry[1]) for query, entry in self._footer["sources"].items()}
         inlets = {name: self._inlet(entry) for name, entry in self._footer["inlets"].items()}
-        return Mark(self.position, self.time_us, sources, inlets, self.slots())
+        return Mark(self.position, self.time_us, origins, inlets, self.slots())
 
     def _inlet(self, entry: Mapping[str, Any]) -> Inlet:
         held = None
@@ -407,9 +407,9 @@ def _checked_footer(footer: dict[str, Any]) -> dict[str, Any]:
         whole = isinstance(block, list) and all(type(one) is int for one in block)
         if not whole or len(block) not in (_OWN_FIELDS, _OWN_FIELDS + 2) or min(block[:3]) < 0:
             raise ValueError(f"a block {block!r}")
-    for source in footer["sources"].values():
-        if [type(one) for one in source] != [int, int]:
-            raise ValueError(f"a source {source!r}")
+    for origin in footer["sources"].values():
+        if [type(one) for one in origin] != [int, int]:
+            raise ValueError(f"a source {origin!r}")
     for inlet in footer["inlets"].values():
         if not isinstance(inlet["watermark_us"], int | None) or type(inlet["arrivals"]) is not int:
             raise ValueError(f"an inlet {inlet!r}")

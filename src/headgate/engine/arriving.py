@@ -31,6 +31,7 @@ from headgate.state.compiled import numba
 from headgate.state.fitting import conform, decoded, joined, one_array, unmarked
 from headgate.state.objects import FAULT_WORDS, TEXT_FAULT
 from headgate.state.schema import Schema
+from headgate.state.spaces import EventRows
 from headgate.state.types import BIGINT_MAX, ColumnType
 
 NO_ROWS = np.empty(0, np.int64)
@@ -44,12 +45,12 @@ class Arranged:
     events: pa.Table
     works: list[Work]
     route: np.ndarray  # by event row: the number of its transaction in the program
-    order: np.ndarray  # event rows in serial order
+    order: EventRows  # event rows in serial order
     is_whole: bool  # every event runs, in the order it arrived
-    aside: np.ndarray  # event rows that are late or rejected, in arrival order
+    aside: EventRows  # event rows that are late or rejected, in arrival order
     aside_outcome: np.ndarray
     aside_reason: list[str]
-    held: np.ndarray  # event rows that wait for the watermark
+    held: EventRows  # event rows that wait for the watermark
     state: Inlet | None  # the inlet's state after this batch, None when it has none
 
 
@@ -265,8 +266,8 @@ class Arranger:
                         held, new_state)  # fmt: skip
 
     def _by_watermark(
-        self, keys: list[np.ndarray], rows: np.ndarray, before: int | None
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int | None]:
+        self, keys: list[np.ndarray], rows: EventRows, before: int | None
+    ) -> tuple[EventRows, EventRows, EventRows, int | None]:
         """Rows to run in order, late rows, held rows, and the watermark after them."""
         times, after = keys[0], before
         if len(rows):
@@ -337,10 +338,10 @@ def _aligned(
     return {name: _emptied(column, lengths[name], ragged) for name, column in found.items()}
 
 
-def _emptied(column: StoredColumn, lengths: np.ndarray, rows: np.ndarray) -> StoredColumn:
-    kept = np.where(rows, 0, lengths)
+def _emptied(column: StoredColumn, lengths: np.ndarray, ragged: np.ndarray) -> StoredColumn:
+    kept = np.where(ragged, 0, lengths)
     offsets = np.concatenate([[0], np.cumsum(kept)]).astype(np.int64)
-    values = np.ascontiguousarray(column.values[np.repeat(~rows, lengths)])
+    values = np.ascontiguousarray(column.values[np.repeat(~ragged, lengths)])
     return StoredColumn(values, column.faults, offsets)
 
 
@@ -378,13 +379,13 @@ class _Rejects:
         skip[list(self.by_row)] = 1
         return skip
 
-    def rows(self) -> np.ndarray:
+    def rows(self) -> EventRows:
         return np.array(sorted(self.by_row), np.int64)
 
     def reasons(self) -> list[str]:
         return [self.by_row[row] for row in sorted(self.by_row)]
 
-    def accepted(self) -> np.ndarray:
+    def accepted(self) -> EventRows:
         return np.flatnonzero(self.skip(None) == 0)
 
 
@@ -406,7 +407,7 @@ def sort_key(stored: np.ndarray, kind: ColumnType, texts: pa.Array | None = None
 
 
 @numba.njit(cache=True, nogil=True)
-def _is_sorted(keys: np.ndarray, rows: np.ndarray) -> bool:
+def _is_sorted(keys: np.ndarray, rows: EventRows) -> bool:
     for place in range(1, len(rows)):
         if keys[rows[place - 1]] > keys[rows[place]]:
             return False
@@ -423,7 +424,7 @@ def is_sorted_throughout(keys: np.ndarray) -> bool:
 
 
 @numba.njit(cache=True, nogil=True)
-def _radix_sort(keys: np.ndarray, rows: np.ndarray) -> np.ndarray:
+def _radix_sort(keys: np.ndarray, rows: EventRows) -> EventRows:
     """The rows stably sorted by their keys: one counting pass per digit that differs."""
     low = keys[rows[0]]
     high = low
@@ -451,7 +452,7 @@ def _radix_sort(keys: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return source
 
 
-def sort_rows(keys: Sequence[np.ndarray], rows: np.ndarray) -> np.ndarray:
+def sort_rows(keys: Sequence[np.ndarray], rows: EventRows) -> EventRows:
     """The event rows sorted by the keys, the first key counting most, ties as they stand."""
     for key in reversed(keys):
         if len(rows) > 1 and not _is_sorted(key, rows):

@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 
 from headgate.durability import Commit, Inlet
@@ -36,6 +35,7 @@ from headgate.execution.program import Program
 from headgate.io import Clock
 from headgate.isolation.executor import Execution, Executor
 from headgate.parallel.figures import Figures
+from headgate.state.spaces import EventRows
 from headgate.transactions import Transaction
 
 
@@ -44,7 +44,7 @@ class Processed(NamedTuple):
 
     results: pa.Table
     epoch: int
-    rows: np.ndarray  # the event row that each result is of
+    rows: EventRows  # the event row that each result is of
 
 
 class Batches:
@@ -148,7 +148,7 @@ class Batches:
         changed = is_code_changed(commit, terms, accept=accept)
         self._is_rerunning = True
         try:
-            results, _, _ = self.process(terms, pa.Table.from_batches([given]), commit.source)
+            results, _, _ = self.process(terms, pa.Table.from_batches([given]), commit.origin)
         finally:
             self._is_rerunning = False
         if not changed:

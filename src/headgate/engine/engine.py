@@ -64,7 +64,7 @@ from headgate.transactions import Transaction, by_name, find_table, find_transac
 if TYPE_CHECKING:
     from headgate.spark.sink import Sink
 
-LOG = logging.getLogger("headgate.engine.engine")
+LOG = logging.getLogger("headgate.engine")
 
 
 def open_engine(

@@ -30,7 +30,9 @@ from headgate.engine.metrics import Meter, Stopwatch
 from headgate.errors import InvariantError, StoreError, describe, forked
 from headgate.io import Clock, Disk, RealClock
 
-LOG = logging.getLogger("headgate.store")
+STORE_LOG = logging.getLogger("headgate.store")
+ENGINE_LOG = logging.getLogger("headgate.engine")
+CLOSED = "it was closed"
 SNAPSHOT_LOG_BYTES = 256 << 20  # recovery replays at most about this much log
 
 
@@ -205,7 +207,7 @@ class Journal:
         epoch = store.snapshot(*given)
         seconds = self._now() - began
         self.snapshots.note(seconds)
-        LOG.info("%s: snapshot of epoch %d written in %.3f s", store.path, epoch, seconds)
+        STORE_LOG.info("%s: snapshot of epoch %d written in %.3f s", store.path, epoch, seconds)
         return epoch
 
     def close(self) -> None:
@@ -215,10 +217,6 @@ class Journal:
                 threads.shutdown(wait=True)
         if self.store is not None:
             self.store.close()
-
-
-LOG = logging.getLogger("headgate.engine.engine")
-CLOSED = "it was closed"
 
 
 def _nobody(*_: object) -> None:
@@ -309,7 +307,7 @@ class Guard:
         if self.reason is None:
             self.reason = reason
             if not is_wanted:
-                LOG.error("the engine is stopped: %s; open it again", reason)
+                ENGINE_LOG.error("the engine is stopped: %s; open it again", reason)
         self.hide()
 
     def running(self) -> AbstractContextManager[None]:

@@ -22,7 +22,9 @@ from headgate.engine.calls.keyed import KeyedCalls
 from headgate.engine.terms import Origin
 from headgate.query.replica import Replica
 from headgate.state.columns import to_arrow
+from headgate.state.layout import HEADER_ALIVE
 from headgate.state.rows import Rows
+from headgate.state.spaces import Slots
 from headgate.state.storage import Storage, Storages
 from headgate.state.strings import StringPool
 from headgate.state.table import Table
@@ -60,7 +62,7 @@ class Memory:
         The rows came before, by way of `restoring`.
         """
         self.epoch = recovered.image_epoch
-        self.origins = dict(recovered.sources)
+        self.origins = dict(recovered.origins)
         self.inlets = dict(recovered.inlets)
         self.restoring.end()
         self.calls.restore(recovered.images.get(CALLS))
@@ -82,13 +84,13 @@ class Memory:
             given = self.storages[name].from_files(changes, self.rows[name].table.schema)
             self.rows[name].patch(slots, alive, given, commit.epoch)
         changed = {name: batch.column(SLOT).to_numpy() for name, batch in tables.items()}
-        self.advance(commit.source, commit.inlets, changed)
+        self.advance(commit.origin, commit.inlets, changed)
 
     def advance(
         self,
         origin: Origin | None,
         inlets: Mapping[str, Inlet],
-        changed: Mapping[str, np.ndarray],
+        changed: Mapping[str, Slots],
         logged: Mapping[str, pa.RecordBatch] | None = None,
     ) -> None:
         """Go to the next epoch, whose rows are already changed; `logged` is them in the log."""
@@ -131,7 +133,7 @@ class Memory:
         seen = self.origins.get(origin[0])
         return seen is not None and origin[1] <= seen[0]
 
-    def changes(self, name: str, slots: np.ndarray) -> pa.RecordBatch:
+    def changes(self, name: str, slots: Slots) -> pa.RecordBatch:
         """The changed rows of a table as the log takes them."""
         rows = self.rows[name]
         alive, columns = rows.gather(slots)
@@ -161,7 +163,7 @@ def _image(rows: Rows, storages: Storages) -> Iterator[pa.RecordBatch]:
     storage = storages[rows.table.name]
     for first in range(0, max(rows.count, 1), SNAPSHOT_CHUNK_ROWS):
         last = min(first + SNAPSHOT_CHUNK_ROWS, rows.count)
-        alive = first + np.flatnonzero(rows.words[first:last, 0] & 1)
+        alive = first + np.flatnonzero(rows.words[first:last, 0] & HEADER_ALIVE)
         arrays = [pa.array(alive), *rows.arrow(alive).columns]
         names = [SLOT, *map(storage.column, rows.table.schema.names)]
         yield pa.RecordBatch.from_arrays(arrays, names=names)

@@ -38,7 +38,7 @@ _PER_OCTAVE = 4
 _FIRST_SECONDS = 1e-6
 _BUCKETS = 36 * _PER_OCTAVE  # up to 19 hours
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-LOG = logging.getLogger("headgate.engine.streams")
+LOG = logging.getLogger("headgate.streams")
 
 
 class _AsMapping(Mapping[str, Any]):

@@ -21,9 +21,10 @@ from headgate.kernels.codes import encode_reasons
 from headgate.state.columns import to_arrow
 from headgate.state.display import text
 from headgate.state.fitting import conform, one_array
-from headgate.state.layout import Layout
+from headgate.state.layout import HEADER_ALIVE, Layout
 from headgate.state.rows import stored_column
 from headgate.state.schema import Schema
+from headgate.state.spaces import EventRows, Words
 from headgate.state.table import Access
 from headgate.state.types import Column
 
@@ -127,7 +128,7 @@ def _transactions(arranged: Arranged, program: Program) -> pa.Array:
     return _dictionary(numbers, names, numbers < 0)
 
 
-def event_rows(arranged: Arranged) -> np.ndarray:
+def event_rows(arranged: Arranged) -> EventRows:
     """The event row of each position."""
     if not len(arranged.aside):
         return arranged.order
@@ -256,7 +257,7 @@ class _Left:
     """The rows that one transaction's events left behind at one parameter."""
 
     access: Access
-    words: np.ndarray  # rows x words
+    words: Words  # rows x words
     offsets: np.ndarray  # by event row: where its rows begin and end
 
 
@@ -308,9 +309,9 @@ def _updated(
     return pa.ListArray.from_arrays(offsets, _structs(words, layout, program), mask=pa.array(nulls))
 
 
-def _structs(words: np.ndarray, layout: Layout, program: Program) -> pa.Array:
+def _structs(words: Words, layout: Layout, program: Program) -> pa.Array:
     """Rows as structs, null where they are not alive."""
-    nulls = (words[:, 0] & 1) == 0
+    nulls = (words[:, 0] & HEADER_ALIVE) == 0
     records = words.reshape(-1).view(layout.dtype)
     arrays = [
         to_arrow(stored_column(records[field.name], field.type), field.type, program.pool, nulls)

@@ -157,15 +157,15 @@ def test_inlets_sources_and_slots_are_those_of_the_epoch(place: Place) -> None:
     store = place.store()
     held = pa.table({"event": [1, 2]})
     inlets = {"a": Inlet(5, held, 2)}
-    store.commit(commit(1, {3: 1}, source=("q", 1), inlets=inlets))
-    store.commit(commit(2, {3: None}, source=("r", 4)))
+    store.commit(commit(1, {3: 1}, origin=("q", 1), inlets=inlets))
+    store.commit(commit(2, {3: None}, origin=("r", 4)))
     store.snapshot()
     store.close()
     outcome = place.store().outcome
     assert outcome is not None and outcome.replayed_bytes == 0
     recovered = outcome.recovered
     assert recovered.slots == {"t": 4}
-    assert recovered.sources == {"q": (1, 1), "r": (4, 2)}
+    assert recovered.origins == {"q": (1, 1), "r": (4, 2)}
     assert recovered.inlets["a"].held.equals(held)
 
 

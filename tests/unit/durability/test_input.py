@@ -69,14 +69,14 @@ def test_inputs_come_back_with_all_they_came_with(place: Place) -> None:
     store.close()
     recovered = opened(place).recover()
     assert (recovered.epoch, recovered.image_epoch, recovered.time_us) == (2, 1, 1000)
-    assert (dict(recovered.sources), dict(recovered.inlets)) == ({}, {})
+    assert (dict(recovered.origins), dict(recovered.inlets)) == ({}, {})
     assert recovered.slots == {"t": 2}
     (pending,) = recovered.pending
     original = deposit(2, 0, 5)
     assert pending.input.equals(original.input)
     assert pending.input.schema.metadata == {b"transaction": b"deposit"}
     assert pending.results.equals(original.results)
-    assert (pending.source, pending.fingerprint, pending.slots) == (("q", 2), "v1", {"t": 3})
+    assert (pending.origin, pending.fingerprint, pending.slots) == (("q", 2), "v1", {"t": 3})
     assert pending.inlets["in"].held.equals(original.inlets["in"].held)
 
 
@@ -108,7 +108,7 @@ def test_a_store_with_inputs_goes_on_and_a_snapshot_ends_the_replay(place: Place
     store.close()
     recovered = opened(place).recover()
     assert (recovered.image_epoch, recovered.epoch) == (3, 4)
-    assert recovered.sources == {"q": (3, 3)}
+    assert recovered.origins == {"q": (3, 3)}
     assert recovered.slots == {"t": 3}
     assert replayed(recovered) == {0: 17}
 

@@ -122,7 +122,7 @@ def test_commits_tell_what_each_epoch_held_and_where_it_is(place: Place) -> None
     filled(place).close()
     infos = list(place.reader().commits())
     assert [info.epoch for info in infos] == list(range(1, 13))
-    assert infos[4].source == ("q", 5)
+    assert infos[4].origin == ("q", 5)
     assert infos[4].time_us == 500
     assert infos[4].rows == {"t": len(changed_at(5))}
     assert infos[4].result_rows == 2

@@ -54,7 +54,7 @@ def rows_of(recovered: Any, table: str = "t") -> dict[int, Any]:
 def test_a_new_store_is_at_epoch_0_and_empty(place: Place) -> None:
     recovered = reopened(place)
     assert (recovered.epoch, recovered.time_us) == (0, 0)
-    assert not recovered.images and not recovered.sources and not recovered.inlets
+    assert not recovered.images and not recovered.origins and not recovered.inlets
     assert place.store().manifest == {}
 
 
@@ -83,13 +83,13 @@ def test_a_table_whose_rows_are_all_gone_keeps_its_columns(place: Place) -> None
 def test_sources_and_inlets_come_back_as_the_last_epoch_left_them(place: Place) -> None:
     store = place.store()
     held = pa.table({"ts": [1, 2], "who": ["a", None]})
-    store.commit(commit(1, {}, source=("q", 7), inlets={"a": Inlet(5, held, 2)}))
-    store.commit(commit(2, {}, source=("r", 1), inlets={"b": Inlet(None, None, 0)}))
-    store.commit(commit(3, {}, source=("q", 8), inlets={"b": Inlet(9, held.slice(0, 0), 1)}))
+    store.commit(commit(1, {}, origin=("q", 7), inlets={"a": Inlet(5, held, 2)}))
+    store.commit(commit(2, {}, origin=("r", 1), inlets={"b": Inlet(None, None, 0)}))
+    store.commit(commit(3, {}, origin=("q", 8), inlets={"b": Inlet(9, held.slice(0, 0), 1)}))
     store.commit(commit(4, {}))
     store.close()
     recovered = reopened(place)
-    assert recovered.sources == {"q": (8, 3), "r": (1, 2)}
+    assert recovered.origins == {"q": (8, 3), "r": (1, 2)}
     assert (recovered.inlets["a"].watermark_us, recovered.inlets["a"].arrivals) == (5, 2)
     assert recovered.inlets["a"].held.equals(held)
     assert recovered.inlets["b"].held.schema == held.schema
@@ -228,14 +228,14 @@ def test_commits_go_on_while_a_snapshot_is_written(place: Place) -> None:
 
     def image() -> Any:
         yield pa.record_batch({"__slot": [0], "value": [1]})
-        store.commit(commit(2, {0: 2}, source=("q", 1)))
+        store.commit(commit(2, {0: 2}, origin=("q", 1)))
         yield pa.record_batch({"__slot": [1], "value": [1]})
 
     store.snapshot(1, {"t": image()})
     store.close()
     recovered = reopened(place)
     assert (recovered.epoch, rows_of(recovered)) == (2, {0: 2, 1: 1})
-    assert recovered.sources == {"q": (1, 2)}
+    assert recovered.origins == {"q": (1, 2)}
 
 
 def test_a_wrong_commit_is_refused_and_the_store_goes_on(place: Place) -> None:

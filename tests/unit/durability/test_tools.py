@@ -73,7 +73,7 @@ def check_store(place: Place, path: str, first: int, last: int) -> None:
     recovered = store.recover()
     assert recovered.epoch == last
     assert recovered.images["t"]["value"].to_pylist() == values_at(last)
-    assert recovered.sources == {"q": (last, last)}
+    assert recovered.origins == {"q": (last, last)}
     assert recovered.inlets["in"].held.equals(HELD)
     assert dict(store.results(last, last))[last].to_pydict() == {"position": [last]}
     for epoch in range(last + 1, last + 4):

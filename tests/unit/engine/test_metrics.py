@@ -197,7 +197,7 @@ def test_an_engine_logs_its_life(tmp_path: Path, caplog: pytest.LogCaptureFixtur
             engine.snapshot()
         told = [(record.levelname, record.name, record.message) for record in caplog.records]
     assert any(level == "INFO" and "opened" in words for level, _, words in told)
-    assert ("DEBUG", "headgate.engine.streams", "stream 'pay': a batch of 1 results") in told
+    assert ("DEBUG", "headgate.streams", "stream 'pay': a batch of 1 results") in told
     assert any(level == "INFO" and "snapshot of epoch 2" in words for level, _, words in told)
     assert any(level == "INFO" and "closed" in words for level, _, words in told)
     caplog.clear()

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import headgate as hg
+from headgate.durability import StoreReader
 from headgate.testing import SerialOracle, results_difference
 
 stock = hg.Table(
@@ -85,11 +86,10 @@ def test_the_types_are_those_of_the_table() -> None:
 def test_a_store_keeps_them_and_knows_their_types(tmp_path: Path) -> None:
     with opened(FORMS[1], tmp_path / "shop") as engine:
         engine.run(FORMS[1], EVENTS[:2], updates=True)
-    with hg.open(tmp_path / "shop", [stock, orders], [FORMS[1]]) as engine:
-        assert (
-            "order struct<id: bigint, lines: int, open: boolean>"
-            in engine._streams["take"]["results"]
-        )
+    with hg.open(tmp_path / "shop", [stock, orders], [FORMS[1]]):
+        declared = StoreReader.open(tmp_path / "shop").declared()
+        kept = declared["streams"]["take"]["results"]
+        assert "order struct<id: bigint, lines: int, open: boolean>" in kept
 
 
 def test_weak_recovery_gives_the_same_results_again(tmp_path: Path) -> None:

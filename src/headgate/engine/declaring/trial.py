@@ -28,8 +28,10 @@ from headgate.kernels.pointers import address
 from headgate.query.stored import recorded_names
 from headgate.state.constraint import Unique
 from headgate.state.integrity import twins, violations
+from headgate.state.layout import HEADER_ALIVE
 from headgate.state.rows import Rows
 from headgate.state.schema import Schema
+from headgate.state.spaces import Slots
 from headgate.state.storage import Storage
 from headgate.state.strings import StringPool
 from headgate.state.table import Table
@@ -251,12 +253,12 @@ def _placed(table: Table, found: pa.Table, pool: StringPool) -> Rows:
     return rows
 
 
-def _failing(rows: Rows) -> np.ndarray:
+def _failing(rows: Rows) -> Slots:
     """The slots of live rows that fail their table's check."""
     check = rows.table.check
     rows.pool.add_literals(sorted(check.texts) if check is not None else [])
     failing, words = build_check(rows.table), address(rows.words)
-    alive = np.flatnonzero((rows.words[: rows.count, 0] & 1) == 1)
+    alive = np.flatnonzero((rows.words[: rows.count, 0] & HEADER_ALIVE) != 0)
     found = []
     for first, last in _runs(alive):
         while first < last:
@@ -268,7 +270,7 @@ def _failing(rows: Rows) -> np.ndarray:
     return np.array(found, np.int64)
 
 
-def _runs(slots: np.ndarray) -> list[tuple[int, int]]:
+def _runs(slots: Slots) -> list[tuple[int, int]]:
     """Ascending slots as ranges without gaps, each up to and not including its end."""
     if not len(slots):
         return []
@@ -278,7 +280,7 @@ def _runs(slots: np.ndarray) -> list[tuple[int, int]]:
     return list(zip(firsts.tolist(), lasts.tolist(), strict=True))
 
 
-def _breach(rows: Rows, why: str, slots: np.ndarray) -> list[str]:
+def _breach(rows: Rows, why: str, slots: Slots) -> list[str]:
     if not len(slots):
         return []
     keys = [rows.key_text(int(slot)) for slot in slots[:OFFENDERS_SHOWN]]
