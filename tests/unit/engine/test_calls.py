@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -238,11 +240,11 @@ def test_a_caller_that_is_interrupted_withdraws_and_harms_no_other(tmp_path: Pat
                 target=lambda: ended.append(engine.call(move, src=0, dst=1, amount=1))
             )
             first.start()
-            wait_for(lambda: bool(queue._inside) and not queue._waiting)  # it leads
+            wait_for(lambda: bool(queue._rounds) and not queue._waiting)  # it leads
             handed, _ = engine.calls._handed([Call(move, {"src": 0, "dst": 1, "amount": 2})])
             handed.gate = Interrupted(handed.gate)  # type: ignore[assignment]
             with pytest.raises(KeyboardInterrupt):
-                engine.calls._run_in_turn(handed)
+                queue.run(handed)
             assert len(queue._waiting) == 0
         first.join()
         assert ended[0].left == 19
@@ -347,3 +349,65 @@ def test_calls_of_several_transactions_handed_in_one_by_one_keep_their_order() -
             ]
         assert [promise.result(60).committed for promise in promises] == [True] * 4
         assert engine.get(accounts, 0) == {"id": 0, "balance": ((20 - 1) * 2 - 1) * 2}
+
+
+INTERRUPTED = """
+import logging, os, random, signal, sys, threading, time
+from tests.unit.engine.test_calls import *
+
+logging.disable(logging.CRITICAL)  # that an engine is stopped by Ctrl-C is told each time
+
+
+def work(engine, end):
+    try:
+        while time.monotonic() < end:
+            engine.call(move, src=0, dst=1, amount=0)
+    except hg.StoreError:
+        pass
+
+
+def bother(over):
+    while not over.wait(random.random() * 0.02):
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def once_more(seconds):
+    engine, over, end = hg.open(None, **PROGRAM), threading.Event(), time.monotonic() + seconds
+    engine.load(accounts, ROWS)
+    threads = [threading.Thread(target=work, args=(engine, end)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    bothering = threading.Thread(target=bother, args=(over,))
+    try:
+        bothering.start()
+        while time.monotonic() < end:
+            engine.call_once(str(random.random()), move, src=0, dst=1, amount=0)
+    except (KeyboardInterrupt, hg.StoreError):
+        pass
+    while bothering.is_alive():
+        try:
+            over.set()
+            bothering.join()
+        except KeyboardInterrupt:
+            pass
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive(), "it waits for ever"
+    engine.close()
+
+
+end = time.monotonic() + float(sys.argv[1])
+while time.monotonic() < end:
+    once_more(0.1)
+print("all were answered")
+"""
+
+
+def test_ctrl_c_to_one_caller_leaves_no_other_waiting(long_run: bool) -> None:
+    seconds = "60" if long_run else "3"
+    command = [sys.executable, "-c", INTERRUPTED, seconds]
+    root = Path(__file__).parents[3]
+    ran = subprocess.run(
+        command, cwd=root, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert (ran.returncode, ran.stdout) == (0, "all were answered\n"), ran.stderr

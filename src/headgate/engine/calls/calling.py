@@ -19,7 +19,7 @@ from headgate.engine.events import check_call
 from headgate.engine.journal import EngineLock, Guard
 from headgate.engine.results import Result
 from headgate.engine.terms import Terms, of_calls
-from headgate.errors import HeadgateError, InvariantError
+from headgate.errors import HeadgateError, StoreError
 from headgate.isolation.levels import make_isolation
 from headgate.transactions import Transaction, find_transaction
 
@@ -102,7 +102,7 @@ class Calls:
             if self._lock.is_mine():  # it must not wait for who waits for the lock
                 self._run_here(handed)
             else:
-                self._run_in_turn(handed)
+                self._queue.run(handed)
         return _answers(handed, shared)
 
     def begin_at_once(self, calls: Sequence[Call]) -> Begun | None:
@@ -114,7 +114,7 @@ class Calls:
         handed = HandedIn(self, (), [])
         if not self._queue.lead_at_once(handed):
             return None
-        is_behind = False
+        is_run = False
         try:
             if not self._lock.acquire(blocking=False):
                 return None
@@ -122,14 +122,16 @@ class Calls:
             try:
                 handed.turns, handed.answers, shared = self._prepared(calls)
                 taken.run()
-                is_behind = True
+                is_run = True
             except BaseException as error:
                 taken.fail(error)
                 raise
             finally:
                 self._lock.release()
         finally:
-            self._queue.pass_on(handed, behind=is_behind)
+            self._queue.pass_on(handed)
+            if not is_run:
+                self._queue.end(handed)
         return Begun(handed, shared, taken)
 
     def finish(self, begun: Begun) -> list[Result | Exception]:
@@ -137,7 +139,7 @@ class Calls:
         try:
             self._finish(begun.round)
         finally:
-            self._queue.caught_up()
+            self._queue.end(begun.handed)
         return _answers(begun.handed, begun.shared)
 
     def close(self) -> None:
@@ -206,14 +208,6 @@ class Calls:
             place, terms, call.columns, call.key, digest_of(transaction, call.columns, called)
         )
 
-    def _run_in_turn(self, handed: HandedIn) -> None:
-        try:
-            self._queue.run(handed)
-        except BaseException as error:  # what was never taken has ended all the same
-            if not handed.is_ended:
-                Round([handed]).fail(error)
-            raise
-
     def _run_here(self, handed: HandedIn) -> None:
         taken = Round([handed])
         try:
@@ -239,7 +233,7 @@ def _answers(handed: HandedIn, shared: Mapping[int, Future[Result]]) -> list[Res
         handed.answers[place] = promise.exception() or promise.result()
     for answer in handed.answers:
         if answer is None:
-            raise InvariantError("a call was not answered")
+            raise StoreError("the call was interrupted, and may have run")
         if not isinstance(answer, Result | Exception):
             raise answer  # the power is gone: not an error of the call
     return handed.answers

@@ -297,4 +297,5 @@ class Once:
 
     def _end(self, key: str) -> Future[Result] | None:
         with self._lock:
-            return self._running.pop(key).promise
+            ended = self._running.pop(key, None)
+        return None if ended is None else ended.promise

@@ -19,6 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -81,15 +82,27 @@ class HandedIn:
         self.gate: threading.Lock = threading.Lock()  # shut until they are answered, or are to lead
         self.gate.acquire()
 
+    def is_still_wanted(self) -> bool:
+        """Whether the promise was not cancelled; from now on it cannot be."""
+        if self.promise is not None and not self.promise.set_running_or_notify_cancel():
+            self.turns, self.is_ended = (), True
+        return not self.is_ended
+
     def end(self) -> None:
-        """Tell who handed them in that they are answered."""
-        self.is_ended = True
+        """Tell who handed them in that they are answered; once, however often it is called."""
+        if self.is_ended:
+            return
         if self.promise is None:
+            self.is_ended = True
             self.gate.release()
-        elif isinstance(self.answers[0], BaseException):
-            self.promise.set_exception(self.answers[0])
-        else:
-            self.promise.set_result(self.answers[0])
+            return
+        if not self.promise.done():
+            answer = self.answers[0]
+            if isinstance(answer, BaseException):
+                self.promise.set_exception(answer)
+            else:
+                self.promise.set_result(answer)
+        self.is_ended = True
 
 
 Waiting = tuple[HandedIn, Turn]
@@ -105,13 +118,15 @@ class Ran(NamedTuple):
 class Round:
     """The calls that one leader took: run one after another, waited for and answered together."""
 
-    def __init__(self, taken: list[HandedIn]) -> None:
-        self.taken: list[HandedIn] = taken
+    def __init__(self, taken: Sequence[HandedIn] = ()) -> None:
+        self.taken: Sequence[HandedIn] = taken
         self._ran: list[Ran] = []
+        self._is_durable = False
 
     def run(self) -> None:
         """Run all of them, up to the sync."""
-        for group in _groups(self.taken):
+        wanted = [one for one in self.taken if one.promise is None or one.is_still_wanted()]
+        for group in _groups(wanted):
             self._run_together(group)
 
     def _run_together(self, group: Sequence[Waiting]) -> None:
@@ -132,6 +147,7 @@ class Round:
         if self._ran:
             (handed, turn), *_ = self._ran[-1].waiting
             handed.runner.wait(turn.terms, self._ran[-1].processed.epoch)
+        self._is_durable = True
 
     def answer(self) -> None:
         """Give each call its result."""
@@ -141,6 +157,8 @@ class Round:
 
     def fail(self, error: BaseException) -> None:
         """Give those that have none yet this error; Ctrl-C is of the thread that it came to."""
+        if self._is_durable:
+            self.answer()
         if isinstance(error, KeyboardInterrupt | SystemExit):
             error = StoreError(f"the call was interrupted, and may have run ({describe(error)})")
         for handed in self.taken:
@@ -155,8 +173,13 @@ class Round:
             handed.runner.ended(turn.key, answer)
 
     def end(self) -> None:
-        for handed in self.taken:
-            handed.end()
+        """Tell all of them; Ctrl-C in the middle leaves no one waiting."""
+        try:
+            for handed in self.taken:
+                handed.end()
+        finally:
+            for handed in self.taken:
+                handed.end()
 
 
 def _groups(taken: Sequence[HandedIn]) -> Iterator[list[Waiting]]:
@@ -194,7 +217,11 @@ _OFFERED = object()  # it leads: whichever of the queue's own threads comes firs
 
 
 class Queue:
-    """The calls of one engine that wait, and who leads."""
+    """The calls of one engine that wait, and who leads.
+
+    Ctrl-C comes where Python calls something or has called it, and not between plain assignments:
+    who leads and who has taken what is changed by such, so that at no moment no one leads.
+    """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -204,10 +231,9 @@ class Queue:
         # Guarded by _lock:
         self._waiting: deque[HandedIn] = deque()
         self._leader: object | None = None
-        self._behind = 0  # rounds that ran, passed the lead on and wait for the disk
+        self._rounds: dict[object, int] = {}  # who took calls and has not told them, its thread
         self._expected = 1  # how many callers were answered last: they may come again at once
         self._patience = 0.0  # so long to wait for them: not longer than a round takes
-        self._inside: set[int] = set()  # threads that lead
         self._threads: list[threading.Thread] = []
         self._is_closed = False
 
@@ -228,26 +254,27 @@ class Queue:
         self._put(handed)
 
     def lead_at_once(self, handed: HandedIn) -> bool:
-        """Lead with these calls if no others are on their way; `pass_on` must follow."""
+        """Lead with these calls if no others are on their way; `pass_on` and `end` must follow."""
         with self._lock:
             self._check_open()
             if self._leader is not None or self._waiting:
                 return False
             self._leader = handed
+            self._rounds[handed] = 0
             return True
 
-    def pass_on(self, handed: HandedIn, *, behind: bool) -> None:
-        """Lead no more; with `behind` the round waits for the disk, and `caught_up` must follow."""
+    def pass_on(self, leader: object) -> None:
+        """Lead no more."""
         with self._lock:
-            self._behind += behind
-            chosen = self._choose() if self._leader is handed else None
-        _wake(chosen)
+            if self._leader is leader:
+                self._choose()
 
-    def caught_up(self) -> None:
-        """What was behind is durable, or never will be."""
+    def end(self, leader: object) -> None:
+        """The calls of a round are answered."""
         with self._lock:
-            self._behind -= 1
-            self._changed.notify_all()
+            self._rounds.pop(leader, None)
+            if self._is_closed:
+                self._changed.notify_all()
 
     def _put(self, handed: HandedIn) -> bool:
         """Wait among the others; whether this caller is to lead at once."""
@@ -255,8 +282,11 @@ class Queue:
             self._check_open()
             self._waiting.append(handed)
             if self._leader is None:
-                return self._choose() is handed
-            if len(self._waiting) == self._expected:
+                if handed.promise is None:
+                    self._leader = handed
+                    return True
+                self._offer()
+            elif len(self._waiting) == self._expected:
                 self._gathered.notify()
             return False
 
@@ -266,39 +296,41 @@ class Queue:
 
     def _leave(self, handed: HandedIn) -> None:
         """However it ended: what was not taken is not run, and another leads."""
-        if handed.is_ended and self._leader is not handed:
+        if handed.is_ended and self._leader is not handed and handed not in self._rounds:
             return
         with self._lock:
-            if handed in self._waiting:
+            is_withdrawn = handed in self._waiting
+            if is_withdrawn:
                 self._waiting.remove(handed)
-            chosen = self._choose() if self._leader is handed else None
-        _wake(chosen)
+            self._rounds.pop(handed, None)
+            if self._leader is handed:
+                self._choose()
+        if is_withdrawn:  # else who took them answers them, though no one waits any more
+            Round([handed]).fail(StoreError("the call was interrupted before it was run"))
 
-    def _choose(self) -> HandedIn | None:
-        """The next leader, if it is a caller who must be woken; the lock is held."""
+    def _choose(self) -> None:
+        """Have the first of those who wait lead; the lock is held."""
         if not self._waiting:
             self._leader = None
             if self._is_closed:
                 self._changed.notify_all()
-            return None
+            return
         first = self._waiting[0]
-        if first.promise is None:
-            self._leader = first
-            return first
-        self._leader = _OFFERED
-        self._begin_threads()
-        self._changed.notify_all()
-        return None
+        if first.promise is not None:
+            self._offer()
+            return
+        self._leader = first
+        first.gate.release()
 
     # --- leading ------------------------------------------------------------------------------
 
     def _lead(self, leader: object) -> None:
         """Take what has gathered, run it, pass the lead on, and answer once it is durable."""
-        taken, began, is_behind = Round([]), self._now(), False
+        taken, began = Round(), self._now()
         try:
-            self._take(taken.taken)
+            self._take(leader, taken)
             taken.run()
-            is_behind = self._is_passed_on_early(leader, len(taken.taken))
+            self._pass_on_early(leader, len(taken.taken))
             taken.wait()
             taken.answer()
         except BaseException as error:
@@ -306,60 +338,60 @@ class Queue:
             if not isinstance(error, Exception):
                 raise
         finally:
-            # Before anyone is answered: who is may come again at once, from this very thread.
-            self._end_round(leader, len(taken.taken), self._now() - began, is_behind)
-            taken.end()
+            try:
+                # Before anyone is told: who is may come again at once, from this very thread.
+                self._end_round(leader, len(taken.taken), self._now() - began)
+            finally:
+                taken.end()
 
-    def _take(self, taken: list[HandedIn]) -> None:
-        """Add what has gathered, in order."""
-        count = 0
+    def _take(self, leader: object, taken: Round) -> None:
+        """Give the round what has gathered, in order."""
+        me = threading.get_ident()
         with self._lock:
-            self._inside.add(threading.get_ident())
+            self._rounds[leader] = me
             if len(self._waiting) < self._expected:
                 self._gathered.wait_for(self._is_gathered, self._patience)
-            while self._waiting and count < TOGETHER_MAX:
-                handed = self._waiting.popleft()
-                if handed.promise is None or handed.promise.set_running_or_notify_cancel():
-                    taken.append(handed)
-                    count += len(handed.turns)
+            left: deque[HandedIn] = deque()
+            if len(self._waiting) > TOGETHER_MAX:
+                left.extend(islice(self._waiting, TOGETHER_MAX, None))
+                first = list(islice(self._waiting, TOGETHER_MAX))
+                self._waiting, taken.taken = left, first
+            else:
+                self._waiting, taken.taken = left, self._waiting
 
     def _is_gathered(self) -> bool:
         return self._is_closed or len(self._waiting) >= self._expected
 
-    def _is_passed_on_early(self, leader: object, count: int) -> bool:
+    def _pass_on_early(self, leader: object, count: int) -> None:
         """Let another lead while this round is synced, where at least as many wait as were taken.
 
         Where fewer do it is better that they wait for those who are answered first: all of them
         then share the next sync. No more than one round is behind.
         """
         with self._lock:
-            if self._behind or len(self._waiting) < count or self._leader is not leader:
-                return False
-            self._behind += 1
-            chosen = self._choose()
-        _wake(chosen)
-        return True
+            if self._leader is leader and len(self._rounds) == 1 and len(self._waiting) >= count:
+                self._choose()
 
-    def _end_round(self, leader: object, count: int, seconds: float, is_behind: bool) -> None:
+    def _end_round(self, leader: object, count: int, seconds: float) -> None:
         with self._lock:
+            self._rounds.pop(leader, None)
             self._expected = count + len(self._waiting)
             self._patience = min(seconds, GATHER_SECONDS_MAX)
-            self._behind -= is_behind
-            self._inside.discard(threading.get_ident())
-            chosen = None
-            if self._leader is leader and not is_behind:
-                chosen = self._choose()
-            elif is_behind:
+            if self._leader is leader:
+                self._choose()
+            elif self._is_closed:
                 self._changed.notify_all()
-        _wake(chosen)
 
     # --- threads of its own -------------------------------------------------------------------
 
-    def _begin_threads(self) -> None:
+    def _offer(self) -> None:
+        """Have one of the queue's own threads lead; the lock is held."""
+        self._leader = _OFFERED
         while len(self._threads) < THREADS:
             thread = threading.Thread(target=self._serve, name="headgate-calls", daemon=True)
             self._threads.append(thread)
             thread.start()
+        self._changed.notify_all()
 
     def _serve(self) -> None:
         while self._serve_next():
@@ -387,13 +419,8 @@ class Queue:
             self._is_closed = True
             self._changed.notify_all()
             self._gathered.notify_all()
-            if threading.get_ident() not in self._inside:  # a signal's handler may close it
-                self._changed.wait_for(lambda: self._is_at_end and not self._behind)
+            if threading.get_ident() not in self._rounds.values():  # a signal's handler closes it
+                self._changed.wait_for(lambda: self._is_at_end and not self._rounds)
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join()
-
-
-def _wake(chosen: HandedIn | None) -> None:
-    if chosen is not None:
-        chosen.gate.release()
