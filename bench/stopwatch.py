@@ -20,9 +20,9 @@ import headgate as hg
 WATCHED = (
     ("headgate.engine.arriving:Arranger.arrange", "order"),
     ("headgate.execution.program:Program.resolve", "resolve"),
-    ("headgate.parallel.crew:TransactionCrew.decide", "plan"),
-    ("headgate.parallel.crew:TransactionCrew.arguments", "plan"),
-    ("headgate.parallel.crew:TransactionCrew.resolve", "plan"),
+    ("headgate.parallel.transactions:TransactionBatch.decide", "plan"),
+    ("headgate.parallel.transactions:TransactionBatch.crew", "plan"),
+    ("headgate.parallel.transactions:TransactionBatch.resolve", "plan"),
     ("headgate.parallel.units:UnitBatch.__init__", "plan"),
     ("headgate.parallel.units:UnitCrew.__init__", "plan"),
     ("headgate.isolation.executor:Executor.execute", "execute"),

@@ -33,7 +33,7 @@ from headgate.compiling.signature import (
     argument_types,
 )
 from headgate.errors import DeclarationError, InputError, not_among
-from headgate.kernels.kernel import check_compiles
+from headgate.kernels.building import check_compiles
 from headgate.state.constraint import fits_key
 from headgate.state.parameters import Output
 from headgate.state.schema import Schema, refuse_twins

@@ -21,9 +21,10 @@ from bench.stopwatch import COUNTED, PARTS, SHARES, Stopwatch
 from bench.workloads import Phase, dynamic_ledger
 from headgate.kernels import ticks
 from headgate.parallel import scheme as schemes_of_engine
-from headgate.parallel.crew import TransactionCrew
+from headgate.parallel.crew import Crew
 from headgate.parallel.precedence import PD, TD, chain_tasks, link, unit_tasks
 from headgate.parallel.scheme import make_scheme
+from headgate.parallel.transactions import TransactionBatch
 from headgate.parallel.units import UnitCrew
 
 SMALL = replace(
@@ -162,11 +163,11 @@ def test_the_parts_of_a_batch_make_up_its_time(rows: list[dict[str, Any]]) -> No
 
 
 def test_everything_that_is_timed_exists_and_is_put_back() -> None:
-    before = TransactionCrew.arguments
+    before = TransactionBatch.crew
     with Stopwatch() as watch:
         assert watch.missing == []
-        assert TransactionCrew.arguments is not before
-    assert TransactionCrew.arguments is before
+        assert TransactionBatch.crew is not before
+    assert TransactionBatch.crew is before
 
 
 def test_threads_count_in_rounds_of_their_own_alone(
@@ -364,13 +365,13 @@ def test_planning_is_measured_step_by_step() -> None:
 @pytest.fixture
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The canary: schemes with threads leave their last transaction out."""
-    honest = TransactionCrew.collect
+    honest = Crew.collect
 
-    def collect(crew: Any) -> None:
-        honest(crew)
+    def collect(crew: Any, is_isolated: bool = True) -> None:
+        honest(crew, is_isolated)
         crew.run.outcome[-1] ^= 1
 
-    monkeypatch.setattr(TransactionCrew, "collect", collect)
+    monkeypatch.setattr(Crew, "collect", collect)
     yield
 
 

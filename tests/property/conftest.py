@@ -26,7 +26,7 @@ def kernels_are_built_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(program, "build_kernel", lambda one, *more: build(tuple(one), *more))
         units = functools.cache(readiness.build_unit_kernels)
-        patch.setattr(readiness, "build_unit_kernels", lambda one: units(tuple(one)))
+        patch.setattr(readiness, "build_unit_kernels", units)
         yield
 
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import decimal
-import inspect
-import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,13 +22,14 @@ from headgate.engine.arriving import Arranger
 from headgate.engine.journal import Journal
 from headgate.execution import interpreter, program
 from headgate.execution.interpreter import Interpreter, RecordView
-from headgate.kernels import kernel, steps
-from headgate.kernels.source import SourceWriter
+from headgate.kernels import building, steps
+from headgate.kernels.generating import Generator
 from headgate.state.rows import Rows
 from headgate.state.strings import StringPool
 from headgate.testing import SerialOracle, difference, results_difference
 from tests.property import making
 from tests.property.family import FAMILY
+from tests.property.seeding import with_bug
 from tests.property.test_durable import Life, lowered
 
 Seed = Callable[[pytest.MonkeyPatch], None]
@@ -82,7 +81,7 @@ def is_caught(canary: Canary, most: int = 200) -> bool:
             return True
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(program, "build_kernel", kernel.build_kernel)  # not those without the bug
+        patch.setattr(program, "build_kernel", building.build_kernel)  # not those without the bug
         lowered(patch, 1 << 30, 0)
         canary.seed(patch)
         try:
@@ -99,14 +98,14 @@ def in_source(old: str, new: str) -> Seed:
     """A bug in the generated source of every kernel."""
 
     def seed(patch: pytest.MonkeyPatch) -> None:
-        original = SourceWriter.source
+        original = Generator.source
 
-        def source(self: SourceWriter) -> str:
+        def source(self: Generator) -> str:
             found = original(self)
             assert found.count(old) >= 1, f"the kernel's source has no {old!r} to break"
             return found.replace(old, new)
 
-        patch.setattr(SourceWriter, "source", source)
+        patch.setattr(Generator, "source", source)
 
     return seed
 
@@ -115,15 +114,8 @@ def in_step(name: str, old: str, new: str) -> Seed:
     """A bug in one of the steps that all kernels share."""
 
     def seed(patch: pytest.MonkeyPatch) -> None:
-        found = textwrap.dedent(inspect.getsource(getattr(steps, name).py_func))
-        assert found.count(old) == 1, f"the step {name} has no {old!r} to break"
-        scope = dict(vars(steps))
-        exec(found.replace(old, new), scope)
         others = [one for one in steps.STEPS if one.py_func.__name__ != name]
-        patch.setattr(kernel, "STEPS", (*others, scope[name]))
-        source = SourceWriter.source
-        # Compiled code is kept by the source, which must then be another one, too.
-        patch.setattr(SourceWriter, "source", lambda self: f"{source(self)}# {name}: {new}\n")
+        patch.setattr(building, "STEPS", (*others, with_bug(steps, name, old, new)))
 
     return seed
 

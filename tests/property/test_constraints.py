@@ -16,8 +16,8 @@ from hypothesis.errors import NoSuchExample
 import headgate as hg
 from headgate.execution import keeper, program
 from headgate.execution.keeper import Keeper
-from headgate.kernels import kernel
-from headgate.kernels.source import SourceWriter
+from headgate.kernels import building, constraints
+from headgate.kernels.generating import Generator
 from headgate.state import integrity
 from headgate.testing import (
     SerialOracle,
@@ -27,6 +27,7 @@ from headgate.testing import (
     results_difference,
 )
 from tests.property.making import examples
+from tests.property.seeding import with_bug
 
 pytestmark = pytest.mark.timeout(900)  # on a busy machine compiling takes long
 
@@ -221,23 +222,38 @@ SEARCH = settings(
 )
 
 
-def in_source(old: str, new: str) -> Callable[[pytest.MonkeyPatch], None]:
-    def seed(patch: pytest.MonkeyPatch) -> None:
-        original = SourceWriter.source
+Seed = Callable[[pytest.MonkeyPatch], None]
 
-        def source(self: SourceWriter) -> str:
+
+def in_text(old: str, new: str) -> Seed:
+    """A bug in the lines that are generated for every transaction."""
+
+    def seed(patch: pytest.MonkeyPatch) -> None:
+        original = Generator.source
+
+        def source(self: Generator) -> str:
             found = original(self)
             assert old in found, f"the kernel's source has no {old!r} to break"
             return found.replace(old, new)
 
-        patch.setattr(SourceWriter, "source", source)
+        patch.setattr(Generator, "source", source)
+
+    return seed
+
+
+def in_function(name: str, old: str, new: str) -> Seed:
+    """A bug in a function that all kernels with constraints share."""
+
+    def seed(patch: pytest.MonkeyPatch) -> None:
+        shared = {**constraints.SHARED, name: with_bug(constraints, name, old, new)}
+        patch.setattr(constraints, "SHARED", shared)
 
     return seed
 
 
 def without(name: str) -> Callable[[pytest.MonkeyPatch], None]:
     """A change of the index that does nothing."""
-    return lambda patch: patch.setattr(keeper, name, lambda entries, value, slot: None)
+    return lambda patch: patch.setattr(keeper, name, lambda entries, mask, value, slot: None)
 
 
 def children_are_not_counted(patch: pytest.MonkeyPatch) -> None:
@@ -256,9 +272,12 @@ def keeper_forgets_to_go_back(patch: pytest.MonkeyPatch) -> None:
 
 
 # The compiled ones take a while each; the plain ones show that the oracle sees the rest.
-CANARIES: dict[str, tuple[Any, Callable[[pytest.MonkeyPatch], None]]] = {
-    "the index is not undone": (FEW, in_source("if unmarks(", "if False and unmarks(")),
-    "a row named twice is counted twice": (FEW, in_source("if header & 4 or", "if")),
+CANARIES: dict[str, tuple[Any, Seed]] = {
+    "the index is not undone": (FEW, in_text("if unmarks(", "if False and unmarks(")),
+    "a row named twice is counted twice": (
+        FEW,
+        in_function("marks", "if header & SEEN_BIT or", "if"),
+    ),
     "the index is not undone, plain": (INTERPRETED, keeper_forgets_to_go_back),
     "a removed entry stays, plain": (INTERPRETED, without("leave")),
     "a new entry is forgotten, plain": (INTERPRETED, without("enter")),
@@ -276,7 +295,7 @@ def of_kinds(batches: Any, forms: Any) -> Any:
 def is_caught(name: str) -> bool:
     forms, seed = CANARIES[name]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(program, "build_kernel", kernel.build_kernel)  # not those without the bug
+        patch.setattr(program, "build_kernel", building.build_kernel)  # not those without the bug
         seed(patch)
         try:
             find(

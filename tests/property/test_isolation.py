@@ -15,10 +15,9 @@ import pyarrow as pa
 import pytest
 
 import headgate as hg
-from headgate.kernels import kernel
-from headgate.kernels.isolation_source import IsolationWriter
-from headgate.parallel import readiness
+from headgate.kernels import protocols
 from headgate.testing import History, SerialOracle, difference, results_difference
+from tests.property.seeding import plant
 
 pytestmark = pytest.mark.timeout(900)  # on a busy machine compiling takes long
 
@@ -297,17 +296,15 @@ def test_the_versions_that_are_recorded_are_those_that_the_functions_saw(
 # --- canaries -------------------------------------------------------------------------------------
 
 
-def in_source(old: str, new: str) -> Callable[[pytest.MonkeyPatch], None]:
+Seed = Callable[[pytest.MonkeyPatch], None]
+
+
+def in_kernel(*bugs: tuple[str, str, str]) -> Seed:
+    """Functions of the protocols with another text: name, old, new."""
+
     def seed(patch: pytest.MonkeyPatch) -> None:
-        original = IsolationWriter.source
-
-        def source(self: IsolationWriter) -> str:
-            found = original(self)
-            assert old in found, f"the kernels' source has no {old!r} to break"
-            return found.replace(old, new)
-
-        patch.setattr(IsolationWriter, "source", source)
-        patch.setattr(readiness, "build_isolation_kernels", kernel.build_isolation_kernels)
+        for bug in bugs:
+            plant(patch, protocols, *bug)
 
     return seed
 
@@ -315,11 +312,14 @@ def in_source(old: str, new: str) -> Callable[[pytest.MonkeyPatch], None]:
 CANARIES = {
     "reads are not validated": (
         "timestamp",
-        in_source("needed = level >= 3 or", "needed = level >= 5 or"),
+        in_kernel(("draw", "is_needed = level >= 3 or", "is_needed = level >= 5 or")),
     ),
     "reads are not locked": (
         "lock",
-        in_source("if write or level >= ", "if write or level >= 1"),
+        in_kernel(
+            ("lock_rows", "if write or level >= 2", "if write or level >= 12"),
+            ("unlock_rows", "if write or level >= 3", "if write or level >= 13"),
+        ),
     ),
 }
 

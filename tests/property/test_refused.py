@@ -11,12 +11,10 @@ import pytest
 
 import headgate as hg
 from headgate.execution import program
-from headgate.kernels import kernel
-from headgate.kernels.isolation_source import IsolationWriter
-from headgate.kernels.scheme_source import SchemeWriter
-from headgate.kernels.unit_source import UnitWriter
-from headgate.parallel import crew, readiness, scheduler
+from headgate.kernels import building, in_place, over_versions, protocols
+from headgate.parallel import readiness, scheduler, transactions
 from headgate.testing import SerialOracle, difference, results_difference
+from tests.property.seeding import plant
 
 jars = hg.Table("jars", "id bigint, n bigint", key="id")
 
@@ -28,20 +26,13 @@ def pour(event, a=jars.at("a"), b=jars.at("b"), out=hg.output("left bigint")):
     out.left = a.n
 
 
-def broken(writer: Any) -> Callable[[pytest.MonkeyPatch], None]:
-    """A kernel's text in which one function is called with a word too few."""
+WAYS = {"transactions": in_place, "units": over_versions, "protocols": protocols}
 
-    def seed(patch: pytest.MonkeyPatch) -> None:
-        original = writer.source
 
-        def source(self: Any) -> str:
-            found = str(original(self))
-            assert "\ndef attempt(" in found
-            return found.replace("\ndef attempt(", "\ndef attempt(unheard_of, ")
-
-        patch.setattr(writer, "source", source)
-
-    return seed
+def broken(way: str) -> Callable[[pytest.MonkeyPatch], None]:
+    """A kernel in which one function is called with a word too few."""
+    name = "attempt_unit" if way == "units" else "attempt"
+    return lambda patch: plant(patch, WAYS[way], name, f"def {name}(", f"def {name}(unheard, ")
 
 
 def events(seed: int, count: int = 200) -> pa.Table:
@@ -61,9 +52,9 @@ def attempts(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         real(one)
 
     monkeypatch.setattr(readiness, "compile_first", noted)
-    monkeypatch.setattr(program, "build_kernel", kernel.build_kernel)
-    for name in ("build_unit_kernels", "build_isolation_kernels"):
-        monkeypatch.setattr(readiness, name, getattr(kernel, name))
+    monkeypatch.setattr(program, "build_kernel", building.build_kernel)
+    for name in ("build_unit_kernels", "build_transaction_kernels", "build_protocol_kernels"):
+        monkeypatch.setattr(readiness, name, getattr(building, name))
     return found
 
 
@@ -87,10 +78,11 @@ def run_three(scheme: str, isolation: str = "PL4", cost_ns: float | None = None)
 
 
 CASES = {
-    "strata": SchemeWriter, "depth": SchemeWriter, "ready": SchemeWriter, "lal": SchemeWriter,
-    "pat": SchemeWriter, "ready-operation-eager": UnitWriter, "strata-chain-lazy": UnitWriter,
-    "tstream": UnitWriter, "lwm": UnitWriter, "lock": IsolationWriter,
-    "timestamp": IsolationWriter,
+    "strata": "transactions", "depth": "transactions", "ready": "transactions",
+    "lal": "transactions", "pat": "transactions",
+    "ready-operation-eager": "units", "strata-chain-lazy": "units", "tstream": "units",
+    "lwm": "units", "lock": "protocols",
+    "timestamp": "protocols",
 }  # fmt: skip
 
 
@@ -112,7 +104,7 @@ def test_a_scheme_that_cannot_be_compiled_runs_serially(
 def test_serial_keeps_every_level(
     scheme: str, isolation: str, monkeypatch: pytest.MonkeyPatch, attempts: list[Any]
 ) -> None:
-    broken(IsolationWriter)(monkeypatch)
+    broken("protocols")(monkeypatch)
     decisions = run_three(scheme, isolation, cost_ns=500_000.0)
     refused = [one for one in decisions if "cannot be compiled" in one.why]
     assert len(refused) == 3
@@ -122,20 +114,20 @@ def test_serial_keeps_every_level(
 def test_the_model_goes_on_without_what_cannot_be_compiled(
     monkeypatch: pytest.MonkeyPatch, attempts: list[Any]
 ) -> None:
-    broken(SchemeWriter)(monkeypatch)
-    broken(UnitWriter)(monkeypatch)
+    broken("transactions")(monkeypatch)
+    broken("units")(monkeypatch)
     decisions = run_three("auto", cost_ns=500_000.0)
     assert "cannot be compiled for these transactions" in decisions[-1].why
     assert decisions[-1].scheme == "serial"
     assert len(attempts) == len(set(attempts))
 
 
-@pytest.mark.parametrize("writers", [(SchemeWriter,), (SchemeWriter, UnitWriter)])
+@pytest.mark.parametrize("writers", [("transactions",), ("transactions", "units")])
 def test_the_model_builds_no_graph_for_what_it_cannot_have(
     writers: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch, attempts: list[Any]
 ) -> None:
     built: list[str] = []
-    real_graph, real_batch = crew.build_graph, scheduler.UnitBatch
+    real_graph, real_batch = transactions.build_graph, scheduler.UnitBatch
 
     def graph(*given: Any) -> Any:
         built.append("transactions")
@@ -145,7 +137,7 @@ def test_the_model_builds_no_graph_for_what_it_cannot_have(
         built.append("operations")
         return real_batch(*given)
 
-    monkeypatch.setattr(crew, "build_graph", graph)
+    monkeypatch.setattr(transactions, "build_graph", graph)
     monkeypatch.setattr(scheduler, "UnitBatch", batch)
     for writer in writers:
         broken(writer)(monkeypatch)

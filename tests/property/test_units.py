@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headgate as hg
-from headgate.kernels import kernel as kernels
-from headgate.kernels import versions
+from headgate.kernels import building, over_versions
 from headgate.parallel import nesting, precedence, readiness, units
 from headgate.testing import SerialOracle, difference, results_difference
 from tests.property import making
@@ -258,10 +257,10 @@ def test_an_abort_that_forgets_the_rest_is_caught(
     import numba
 
     @numba.njit(nogil=True)
-    def forget(plan: int, unit: int) -> int:
+    def forget(unit: int, frame: int) -> int:
         return 0
 
     monkeypatch.setenv("HEADGATE_CACHE", str(tmp_path))
-    monkeypatch.setattr(versions, "fail", forget)
-    monkeypatch.setattr(readiness, "build_unit_kernels", kernels.build_unit_kernels)
+    monkeypatch.setattr(over_versions, "fail", forget)
+    monkeypatch.setattr(readiness, "build_unit_kernels", building.build_unit_kernels)
     assert not same(spent(5, scheme="strata-operation-lazy", threads=1), serial["high"])

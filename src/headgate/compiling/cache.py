@@ -154,17 +154,22 @@ def load_source(source: str, name: str, mark: str | None, scope: dict[str, Any])
         return _LOADED[key]
     if mark is None:
         source = source.replace("@njit(nogil=True, cache=True)", "@njit(nogil=True)")
-    module = types.ModuleType(f"{GENERATED}{mark or 'unsaved'}")
+    module = generated_module(name, mark)
     module.__dict__.update(scope)
     file = f"<headgate {name} {mark or 'unsaved'}>"
     linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
-    if mark is not None:
-        # Numba pickles by module name when it keeps compiled code.
-        sys.modules[module.__name__] = module
     exec(compile(source, file, "exec"), module.__dict__)
     if mark is not None:
         _LOADED[key] = module.__dict__
     return module.__dict__
+
+
+def generated_module(name: str, mark: str | None) -> types.ModuleType:
+    """A module for functions that are in no file; Numba knows what it keeps by its name."""
+    module = types.ModuleType(f"{GENERATED}{mark or 'unsaved'}_{name}")
+    if mark is not None:
+        sys.modules[module.__name__] = module
+    return module
 
 
 def is_known_good(mark: str | None) -> bool:

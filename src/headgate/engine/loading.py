@@ -14,7 +14,7 @@ from headgate.engine.journal import Guard, Journal
 from headgate.engine.memory import Memory
 from headgate.errors import InputError
 from headgate.io import Clock
-from headgate.kernels.kernel import build_check, first_failure
+from headgate.kernels.building import build_check, first_failure
 from headgate.kernels.pointers import address
 from headgate.state.columns import to_stored
 from headgate.state.constraint import Constraint, Unique

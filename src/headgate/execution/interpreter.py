@@ -15,6 +15,7 @@ from headgate.compiling.actions import DELETES, verdict, watched
 from headgate.compiling.plain import Exact, Int64, plain_form
 from headgate.compiling.signature import OutputColumns, Signature
 from headgate.execution.keeper import Keeper
+from headgate.kernels.building import check_function
 from headgate.state.integrity import constraints_on
 from headgate.state.layout import HEADER_EPOCH_SHIFT, Layout
 from headgate.state.rows import Rows
@@ -172,8 +173,6 @@ class Interpreter:
         self.function = plain_form(signature.function)
         self.tables = tables
         self.pool = pool
-        from headgate.kernels.kernel import check_function
-
         checks = {table.name: check_function(table) for table in signature.tables}
         self.checks = {name: one and plain_form(one) for name, one in checks.items()}
         declared = [rows.table for rows in tables.values()]

@@ -1,6 +1,6 @@
 """The keeper: constraints over the rows of one transaction, as plain Python.
 
-It does what the lines of `constraint_source.py` do in a kernel, on the same indexes and counts.
+It does what the lines of `kernels/constraints.py` do in a kernel, on the same indexes and counts.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class Keeper:
                 entries = unique_entries(self.tables[name], constraint)
                 for words, change in ((old, leave), (new, enter)):
                     if words[0] & 1:
-                        change(entries, hash_of(self._values(constraint, words)), slot)
+                        value = hash_of(self._values(constraint, words))
+                        change(entries, len(entries) - 1, value, slot)
             else:
                 counts = child_counts(self.tables, constraint)
                 for words, step in ((old, -1), (new, 1)):

@@ -18,8 +18,8 @@ from headgate.compiling.signature import Signature
 from headgate.errors import DeclarationError, InvariantError
 from headgate.execution.interpreter import Interpreter
 from headgate.execution.run import Work
-from headgate.kernels.kernel import Kernel, build_kernel, compile_first, literal_texts
-from headgate.kernels.source import is_found_late, written
+from headgate.kernels.building import Kernel, build_kernel, compile_first, literal_texts
+from headgate.kernels.generating import is_found_late, written
 from headgate.state.integrity import constraints_on
 from headgate.state.rows import Rows
 from headgate.state.strings import StringPool

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from headgate.compiling.signature import Signature
 from headgate.execution.interpreter import error_reason, has_lost_its_error
-from headgate.kernels.frame import Frame, FrameLayout
+from headgate.kernels.frame import Frame
 from headgate.kernels.pointers import address
 from headgate.state.columns import StoredColumn
 from headgate.state.constraint import Constraint, Unique
@@ -100,10 +100,6 @@ class Run:
         """What the kernels of the program take."""
         return Frame.fill(self.program.compiled_kernel.layout, self.arrays)
 
-    def frame_of(self, layout: FrameLayout) -> Frame:
-        """What kernels of another layout take, which may know fewer of the arrays."""
-        return Frame.fill(layout, self.arrays)
-
     def _make_output(self, work: Work) -> None:
         work.out_layout = work.signature.out_layout
         if work.out_layout is not None:
@@ -127,6 +123,7 @@ class Run:
         arrays: dict[str, Any] = {
             "order": self.order, "route": self.route, "reason": self.reason,
             "progress": self.progress, "counts": self.counts, "undo": self._undo(),
+            "epoch": self.epoch, "count": len(self.order), "table_count": len(self.table_names),
         }  # fmt: skip
         place = 0
         for number, work in enumerate(self.works[: self.program.compiled_count]):
@@ -182,8 +179,8 @@ class Run:
         return found
 
     @cached_property
-    def unit_lists(self) -> list[np.ndarray]:
-        """For all sections of a batch, beside its slots: what `UnitBatch` keeps there."""
+    def beside_slots(self) -> list[np.ndarray]:
+        """Two arrays of the size of each access's slots, for whoever plans sections of a batch."""
         slots = [
             found for work in self.works[: self.program.compiled_count] for found in work.slots
         ]

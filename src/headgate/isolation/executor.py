@@ -83,7 +83,7 @@ class Executor:
         self, run: Run, protocol: Scheme, level: int, is_recorded: bool
     ) -> Isolated | None:
         """Run it by a protocol; None when it was put back and must run in event order."""
-        clock, kernels = self.scheduler.clock, self.scheduler.readiness.isolation_kernels
+        clock, kernels = self.scheduler.clock, self.scheduler.readiness.protocol_kernels
         began = clock.monotonic()
         isolated = run_isolated(kernels, run, protocol, level, is_recorded)
         if isolated is not None:

@@ -5,7 +5,7 @@
     PL3  serializable      and all is as in some serial order, which the results are in
     PL4  strict            and that order is the event order: the default
 
-Two protocols keep a level on several threads: `lock` and `timestamp`, see isolation_source.py.
+Two protocols keep a level on several threads: `lock` and `timestamp`, see kernels/protocols.py.
 Every level keeps transactions whole and checks true, and loses no write: a row that a transaction
 may write is its own until it ends.
 """
@@ -15,25 +15,24 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from headgate.errors import InputError, did_you_mean, not_among, shown
 from headgate.execution.run import Run, Work
-from headgate.kernels.isolation_source import (
-    OPERATION_WORDS,
-    ROW_WORDS,
-    SEEN_WORDS,
-    SYNC_WORDS,
-    TABLE_WORDS,
+from headgate.kernels.frame import (
+    HOME_CHANGED,
+    HOME_COPIES,
+    HOME_IMAGES,
+    HOME_ROWS,
+    HOME_SCRATCH,
+    HOME_WIDTH,
 )
-from headgate.kernels.kernel import IsolationKernels, compile_first
-from headgate.kernels.pointers import address
+from headgate.kernels.protocols import OPERATION_WORDS, ROW_WORDS, SEEN_WORDS
+from headgate.parallel.crew import Crew, Words
 from headgate.parallel.decision import Decision, Thresholds
 from headgate.parallel.scheme import SCHEME_NAMES, VARIANTS, Scheme, make_scheme
-from headgate.parallel.workers import workers
 
 LEVELS = {"PL1": 1, "PL2": 2, "PL3": 3, "PL4": 4}
 ALIASES = {
@@ -139,39 +138,41 @@ def _elements_max(work: Work) -> int:
 
 
 def run_isolated(
-    kernels: IsolationKernels, run: Run, scheme: Scheme, level: int, is_recorded: bool
+    kernels: Mapping[str, Any], run: Run, scheme: Scheme, level: int, is_recorded: bool
 ) -> Isolated | None:
     """Run the batch by a protocol; None when it was put back and must be run serially."""
-    crew = _Crew(kernels, run, scheme, level, is_recorded)
-    crew.work()
+    isolation = _Isolation(run, scheme, level, is_recorded)
+    crew = isolation.crew
+    run.program.compiled_kernel.resolve(len(run.order), run.frame.address)
+    crew.work(kernels[scheme.name])
     if crew.raised[0]:
         crew.put_back()
-        crew.clear_scratch()
+        isolation.clear_scratch()
         return None
     crew.collect()
-    crew.clear_scratch()
-    return crew.result()
+    isolation.clear_scratch()
+    return isolation.result()
 
 
-class _Crew:
-    """The threads of one batch: what they share, and what each has of its own."""
+class _Isolation:
+    """A batch that a protocol runs: what its threads share, and what each has of its own."""
 
-    def __init__(
-        self, kernels: IsolationKernels, run: Run, scheme: Scheme, level: int, is_recorded: bool
-    ) -> None:
-        self.kernels = kernels
-        self.run, self.scheme, self.level = run, scheme, level
+    def __init__(self, run: Run, scheme: Scheme, level: int, is_recorded: bool) -> None:
+        self.run, self.scheme = run, scheme
         self.count = len(run.order)
-        self.threads = scheme.threads
-        self.kept: list[np.ndarray] = []  # arrays that live as long as the threads use them
-        self.tables = [run.program.tables[name] for name in run.table_names]
+        self.crew = Crew(run, scheme.threads)
+        self.crew.note_changes()
         self.most = max(_elements_max(work) for work in run.works)
-        self.bases = np.cumsum([0, *(rows.count for rows in self.tables)])
-        self.rows = np.zeros(ROW_WORDS * (int(self.bases[-1]) + 1), np.int64)
-        self.stamps = np.zeros(self.count, np.int64)
-        self.raised, self.retries = np.zeros(1, np.int64), np.zeros(1, np.int64)
+        self.bases = np.cumsum([0, *(rows.count for rows in self.crew.tables)])
+        self.stamps, self.retries = np.zeros(self.count, np.int64), np.zeros(1, np.int64)
         self.starts, self.seen = self._recording(is_recorded)
-        self.own = [self._own(thread) for thread in range(self.threads)]
+        self.crew.shared |= {
+            "level": level, "bases": self.bases, "stamps": self.stamps, "retries": self.retries,
+            "held": np.zeros(ROW_WORDS * (int(self.bases[-1]) + 1), np.int64),
+            "seen_starts": self.starts, "seen": 0 if self.seen is None else self.seen,
+        }  # fmt: skip
+        for thread, own in enumerate(self.crew.own):
+            own |= self._own(thread, own)
 
     def _recording(self, is_recorded: bool) -> tuple[np.ndarray, np.ndarray | None]:
         if not is_recorded:
@@ -181,88 +182,40 @@ class _Crew:
         starts = np.concatenate([[0], np.cumsum(room)])
         return starts, np.full((int(starts[-1]) + 1, SEEN_WORDS), -1, np.int64)
 
-    def _own(self, thread: int) -> dict[str, Any]:
-        """A thread's arrays: for the step, and where its final changes are listed."""
-        arrays: dict[str, Any] = {"undo": np.empty_like(self.run.arrays["undo"])}
-        final = np.zeros_like(self.run.counts)
-        places = np.zeros((len(self.tables) + 1, TABLE_WORDS), np.int64)
-        lists = []
-        for number, (name, rows) in enumerate(zip(self.run.table_names, self.tables, strict=True)):
-            room, width = self.run.touched(name) + 1, rows.layout.words
-            changed, images = np.empty(room, np.int64), np.empty(room * width, np.int64)
-            copies = np.empty(self.most + 1, np.int64)
-            scratch = rows.count + thread * self.most
-            places[number, :6] = (
-                self.address(rows.words), width, scratch,
-                self.address(changed), self.address(images), self.address(copies),
-            )  # fmt: skip
-            is_lock = self.scheme.name == "lock"
-            arrays[f"changed_{number}"] = changed if is_lock else copies
-            arrays[f"images_{number}"] = images if is_lock else 0
-            lists.append((changed, images))
-        arrays["counts"] = final if self.scheme.name == "lock" else np.zeros_like(final)
-        return {"arrays": arrays, "final": final, "places": places, "lists": lists}
-
-    def address(self, array: np.ndarray) -> int:
-        self.kept.append(array)
-        return address(array)
-
-    def work(self) -> None:
-        """Find the rows, then let all threads run to the end."""
-        run, found = self.run, self.kernels
-        frame = run.frame_of(found.layout)
-        found.kernels["resolve_all"](self.count, frame.address)
-        shared = frame.but({
-            "level": self.level, "count": self.count, "sync": np.zeros(SYNC_WORDS, np.int64),
-            "rows": self.rows, "stamps": self.stamps, "bases": self.bases,
-            "retries": self.retries, "starts": self.starts,
-            "seen": 0 if self.seen is None else self.seen, "raised": self.raised,
+    def _own(self, thread: int, own: Words) -> Words:
+        """A thread's words: for the step, and where its final changes are listed."""
+        crew, changes, room = self.crew, self.crew.changes[thread], self.most + 2
+        copies = [np.empty(room, np.int64) for _ in crew.tables]
+        step: Words = dict(own)
+        if self.scheme.name == "timestamp":  # its steps change copies, which it then installs
+            step["counts"] = np.zeros_like(changes.counts)
+            for number, listed in enumerate(copies):
+                step |= {f"changed_{number}": listed, f"images_{number}": 0}
+        homes = crew.homes({
+            HOME_ROWS: [crew.address(rows.words) for rows in crew.tables],
+            HOME_WIDTH: [rows.layout.words for rows in crew.tables],
+            HOME_SCRATCH: [rows.count + thread * self.most for rows in crew.tables],
+            HOME_CHANGED: [crew.address(slots) for slots in changes.slots],
+            HOME_IMAGES: [crew.address(images) for images in changes.images],
+            HOME_COPIES: [crew.address(listed) for listed in copies],
         })  # fmt: skip
-        kernel, frames = found.kernels[self.scheme.name], []
-        for own in self.own:
-            mine = np.empty(OPERATION_WORDS * (self.most + 2), np.int64)
-            turn, elements, private = (np.empty(self.most + 2, np.int64) for _ in range(3))
-            step = frame.but(own["arrays"])  # the kernel sets its slots for each event
-            frames.append(shared.but({
-                **own["arrays"], "tables": own["places"], "final": own["final"], "mine": mine,
-                "turn": turn, "elements": elements, "private": private, "own": step.words,
-            }))  # fmt: skip
-        calls = enumerate(frame.address for frame in frames)
-        compile_first(kernel)
-        workers.run([partial(kernel, thread, run.epoch, at) for thread, at in calls])
-
-    def put_back(self) -> None:
-        """Make every row what it was before the batch."""
-        for own in self.own:
-            for number, rows in enumerate(self.tables):
-                count, width = int(own["final"][2 * number]), rows.layout.words
-                changed, images = own["lists"][number]
-                rows.words[changed[:count]] = images[: count * width].reshape(count, width)
+        return {
+            **step, "homes": homes, "final": changes.counts,
+            "mine": np.empty(OPERATION_WORDS * room, np.int64),
+            "turn": np.empty(room, np.int64), "elements": np.empty(room, np.int64),
+            "private": np.empty(room, np.int64),
+            "own": self.run.frame.but(step).words,  # the kernel sets its slots for each event
+        }  # fmt: skip
 
     def clear_scratch(self) -> None:
-        for rows in self.tables:
-            rows.words[rows.count : rows.count + self.threads * self.most] = 0
-
-    def collect(self) -> None:
-        """Hand what the threads found to the run, as if one had done it all."""
-        run = self.run
-        run.outcome[:] = run.reason != 0
-        for number in range(len(self.tables)):
-            counts = [int(own["final"][2 * number]) for own in self.own]
-            parts = [
-                own["lists"][number][0][:count] for own, count in zip(self.own, counts, strict=True)
-            ]
-            run.arrays[f"changed_{number}"][: sum(counts)] = np.concatenate(parts)
-            run.counts[2 * number] = sum(counts)
-            deleted = max(int(own["final"][2 * number + 1]) for own in self.own)
-            run.counts[2 * number + 1] = deleted
+        for rows in self.crew.tables:
+            rows.words[rows.count : rows.count + self.crew.threads * self.most] = 0
 
     def result(self) -> Isolated:
         """The commit order; the run's arrays are put in it, so that a position is a place in it."""
         run, recording = self.run, None
         if self.seen is not None:
-            names = self.run.table_names
-            bases = dict(zip(names, self.bases.tolist(), strict=False))
+            bases = dict(zip(run.table_names, self.bases.tolist(), strict=False))
             committed = run.outcome == 0
             recording = Recording(self.stamps, committed, self.starts, self.seen, bases)
         places = np.argsort(self.stamps, kind="stable")

@@ -14,6 +14,16 @@ from numba.extending import intrinsic
 
 I64 = llvm.IntType(64)
 SPINS_BEFORE_YIELD = 200  # then the core is given to a thread that may have work
+FAR = 2**60  # no stratum is as far
+
+IDLE, QUEUED, TAKEN, DONE = 0, 1, 2, 3  # of a task
+
+# The words of `sync`, each on a cache line of its own.
+(
+    HEAD, TAIL, DONE_COUNT, STOP, PARKED, GENERATION, FAIL_COUNT, ARRIVED, ROUND, NEXT,
+    LEVEL_REACHED, UNDONE, GAVE_UP, STACK_SIZE, QUEUE_SIZE, TASK_COUNT, UNIT_COUNT, ABORTS,
+) = (8 * line for line in range(18))  # fmt: skip
+SYNC_WORDS = 8 * 18
 
 # A symbol, not a pointer, so that kernels that use it can be cached on disk.
 give_way = types.ExternalFunction("sched_yield", types.intc())
@@ -79,12 +89,50 @@ def wait_for(address: int, place: int, value: int) -> int:
 
 
 @numba.njit(nogil=True)
-def barrier(sync: int, threads: int) -> int:
-    """Return when all threads have come here; words 0 and 1 of `sync` count them."""
-    round_number = load(sync, 1)
-    if add(sync, 0, 1) == threads - 1:
-        store(sync, 0, 0)
-        store(sync, 1, round_number + 1)
-        return 0
-    wait_for(sync, 1, round_number + 1)
+def meet(sync: int, threads: int) -> bool:
+    """Whether this thread comes last to a meeting, and must end it; the others return then."""
+    before = load(sync, ROUND)
+    if add(sync, ARRIVED, 1) == threads - 1:
+        return True
+    spins = 0
+    while load(sync, ROUND) == before:
+        spins += 1
+        if spins > SPINS_BEFORE_YIELD:
+            give_way()
+    return False
+
+
+@numba.njit(nogil=True)
+def end_meeting(sync: int) -> int:
+    """Let those go on who came before."""
+    store(sync, ARRIVED, 0)
+    add(sync, ROUND, 1)
+    return 0
+
+
+# --- locks ----------------------------------------------------------------------------------------
+
+
+@numba.njit(nogil=True)
+def acquire(locks: int, place: int, write: int) -> int:
+    """Lock a word: 0 free, -1 taken for writing, n taken by n readers."""
+    spins = 0
+    while True:
+        held = load(locks, place)
+        if write:
+            if held == 0 and swap_if(locks, place, 0, -1):
+                return 0
+        elif held >= 0 and swap_if(locks, place, held, held + 1):
+            return 0
+        spins += 1
+        if spins > SPINS_BEFORE_YIELD:
+            give_way()
+
+
+@numba.njit(nogil=True)
+def release(locks: int, place: int, write: int) -> int:
+    if write:
+        store(locks, place, 0)
+    else:
+        add(locks, place, -1)
     return 0

@@ -20,8 +20,8 @@ import numpy as np
 
 from headgate.kernels.pointers import address
 
-# The layout: words of the batch, then those of each transaction, access, table and constraint,
-# in the order of their numbers, then those that one family of kernels has besides.
+# The layout: words of the batch at places that every kernel knows, then those of each transaction,
+# access, table and constraint, in the order of their numbers. What a batch does not need is 0.
 OF_BATCH = (
     "order",  # by position: the event row
     "route",  # by event row: the number of its transaction
@@ -29,9 +29,89 @@ OF_BATCH = (
     "progress",  # the position that the serial loop is at
     "counts",  # by table: how many rows changed, whether one was deleted
     "undo",  # the rows of one event as they were before it
-    "raised",  # how many events raised, in parallel kernels
+    "epoch",  # of the batch, itself
+    "count",  # of positions, itself
+    # --- several threads
+    "raised",  # how many events raised
     "times",  # what a thread spends its time on, see ticks.py
-)
+    "sync",  # words that threads see each other's progress by, see atomics.py
+    # --- the operations of the batch
+    "bases",  # by table: the number of its first row
+    "starts",  # by position: its first operation
+    "rows",  # by operation: the row it touches
+    "writes",  # by operation: whether it may write
+    # --- tasks: what a thread takes at once, and who waits for whom
+    "eager",  # whether an abort is settled at once, itself
+    "strata",  # how many, itself
+    "strata_starts",  # by stratum: its first entry in by_stratum
+    "by_stratum",  # tasks, stratum after stratum
+    "task_before_starts", "task_before",  # by task: those it waits for
+    "task_after_starts", "task_after",  # by task: those that wait for it
+    "claim",  # by task: IDLE, QUEUED, TAKEN or DONE
+    "waiting",  # by task: for how many others it waits
+    "queue",  # of tasks that are ready
+    "task_starts", "members",  # by task: its units
+    "stratum",  # by task
+    "task_of",  # by unit
+    # --- turns and locks of the schemes kept for comparison
+    "locks",  # by row: see atomics.acquire
+    "counters",  # by partition: whose turn it is
+    "parts", "tickets",  # by operation: its partition or row, and its turn there
+    "tails", "water_marks",  # by row: the last turn given out, and the one that is on
+    "pool", "pool_first", "pool_last", "pool_begin",  # chains; a thread's share and where it begins
+    "places",  # by chain: how far it has come
+    # --- units over versions, see versions.py
+    "slots", "tables",  # by operation: the row's slot, its table
+    "previous",  # by operation: the one that wrote the row before
+    "version_offsets", "versions",  # by operation: where its version stands; the versions
+    "version_changed",  # by operation: whether its version is another than the one before
+    "locals",  # by operation: its place among the scratch rows of its table
+    "unit_of",  # by operation: the unit that writes it
+    "state", "codes", "rank",  # by unit: BLK, RDY, EXE, ABT; why it failed; which reason counts
+    "failed",  # by position: whether the transaction failed
+    "fails",  # the failed ones that are to be settled
+    "transaction_of", "part",  # by unit: its position, and which slice of it it is
+    "unit_starts",  # by position: its first unit
+    "read_starts", "reads",  # by unit: the operations whose rows it looks at
+    "before_starts", "before", "after_starts", "after",  # by unit: who waits for whom
+    "stack",  # units that are to be undone
+    "scratch",  # by table: rows of the thread's own
+    "lists",  # by access: its operations, its places among the scratch rows
+    "sizes",  # how many operations, units and reads were found
+    # --- protocols, see protocols.py
+    "level",  # 1 to 4, itself
+    "held",  # of each row of all tables: ROW_WORDS
+    "stamps",  # by position: its number in the order of commits
+    "homes",  # by table: TABLE_WORDS, see HOME_ROWS and on
+    "table_count",  # itself
+    "mine",  # the operations of the thread's event: OPERATION_WORDS each
+    "turn",  # those in row order
+    "elements",  # which of them each row of the parameters is
+    "private",  # and where the step finds it
+    "final",  # as `counts`, of what the thread has committed
+    "retries",  # how often an event ran again
+    "seen_starts", "seen",  # the recording, or 0; where the rows of a position begin in it
+    "own",  # the frame of the thread's steps, whose slots are set for each event
+)  # fmt: skip
+# What only generated text asks for has no name here.
+(
+    ORDER, _, REASON, PROGRESS, COUNTS, _, EPOCH, COUNT,
+    RAISED, TIMES, SYNC,
+    BASES, STARTS, ROWS, WRITES,
+    EAGER, STRATA, STRATA_STARTS, BY_STRATUM, TASK_BEFORE_STARTS, TASK_BEFORE, TASK_AFTER_STARTS,
+    TASK_AFTER, CLAIM, WAITING, QUEUE, TASK_STARTS, MEMBERS, STRATUM, TASK_OF,
+    LOCKS, COUNTERS, PARTS, TICKETS, TAILS, WATER_MARKS, POOL, POOL_FIRST, POOL_LAST,
+    POOL_BEGIN, PLACES,
+    SLOTS, TABLES, PREVIOUS, VERSION_OFFSETS, VERSIONS, VERSION_CHANGED, LOCALS, UNIT_OF, STATE,
+    CODES, RANK, FAILED, FAILS, TRANSACTION_OF, PART, UNIT_STARTS, READ_STARTS, READS,
+    BEFORE_STARTS, BEFORE, AFTER_STARTS, AFTER, STACK, _, LISTS, SIZES,
+    LEVEL, HELD, STAMPS, HOMES, TABLE_COUNT, MINE, TURN, ELEMENTS, PRIVATE, FINAL, RETRIES,
+    SEEN_STARTS, SEEN, OWN,
+) = range(len(OF_BATCH))  # fmt: skip
+# The words of a table in `homes`.
+HOME_ROWS, HOME_WIDTH, HOME_SCRATCH, HOME_CHANGED, HOME_IMAGES, HOME_COPIES = range(6)
+TABLE_WORDS = 8
+
 OF_TRANSACTION = (
     "columns",  # the addresses of the event's columns
     "out",  # the output records
@@ -56,6 +136,7 @@ OF_CONSTRAINT = (
 )
 
 _NAMES = re.compile(r"[a-z_]+[a-z](?:_\d+)?")
+_ARGUMENTS = re.compile(r"def \w+\(([^)]*)\)")  # which hide the words of the same name
 _MARK = "    FRAME\n"
 
 
@@ -67,7 +148,6 @@ class FrameLayout:
     accesses: int
     tables: int
     constraints: int = 0
-    more: tuple[str, ...] = ()  # words that one family of kernels has besides
     moving: tuple[str, ...] = ()  # kinds of words that a kernel may change as it goes
 
     @cached_property
@@ -81,7 +161,7 @@ class FrameLayout:
         names = [*OF_BATCH]
         for count, kinds in groups:
             names += [f"{kind}_{number}" for number in range(count) for kind in kinds]
-        return {name: place for place, name in enumerate([*names, *self.more])}
+        return {name: place for place, name in enumerate(names)}
 
     @property
     def size(self) -> int:
@@ -96,7 +176,8 @@ class FrameLayout:
             order = fixed(frame, 0)
             return get(order, e)
         """
-        named = set(_NAMES.findall(source))
+        arguments = _ARGUMENTS.search(source)
+        named = set(_NAMES.findall(source)) - set(_NAMES.findall(arguments[1] if arguments else ""))
         found = sorted((place, name) for name, place in self.places.items() if name in named)
         lines = [f"    {name} = {self._read(name)}(frame, {place})\n" for place, name in found]
         return source.replace(_MARK, "".join(lines))
@@ -129,7 +210,7 @@ class Frame:
         for name, array in arrays.items():
             place = places.get(name)
             if place is None:
-                continue  # of another family of kernels
+                continue  # of tables or accesses that these kernels do not know
             used[name] = array
             if isinstance(array, int):
                 words[place] = array

@@ -102,13 +102,4 @@ def differ(one: int, other: int, width: int) -> int:
     return 0
 
 
-@njit(nogil=True)
-def known(rows: int, first: int, k: int, row: int) -> int:
-    """Where the row stands among the operations first..k, or -1."""
-    for q in range(first, k):
-        if get(rows, q) == row:
-            return q
-    return -1
-
-
-STEPS = (is_alive, save, put_back, keep, create, differs, mark, copy, differ, known)
+STEPS = (is_alive, save, put_back, keep, create, differs, mark, copy, differ)

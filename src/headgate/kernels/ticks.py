@@ -18,7 +18,7 @@ from headgate.kernels.pointers import get_word as get
 from headgate.kernels.pointers import set_word as put
 from headgate.state.compiled import numba
 
-USEFUL, SYNC, LOCK, ABORT = range(4)
+USEFUL, WAITED, LOCKED, UNDOING = range(4)
 PARTS = ("useful", "sync", "lock", "abort")
 IS_ON = 7  # the word that says whether to count
 WORDS = 16  # of one thread: two cache lines

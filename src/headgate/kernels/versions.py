@@ -11,152 +11,196 @@ it can run at once (T5), to BLK if it must wait again (T6).
 
 from __future__ import annotations
 
-from headgate.kernels.atomics import add, give_way, load, store, swap_if
+from headgate.kernels.atomics import (
+    ABORTS,
+    DONE,
+    DONE_COUNT,
+    FAIL_COUNT,
+    FAR,
+    GAVE_UP,
+    GENERATION,
+    IDLE,
+    LEVEL_REACHED,
+    PARKED,
+    QUEUE_SIZE,
+    QUEUED,
+    SPINS_BEFORE_YIELD,
+    STACK_SIZE,
+    STOP,
+    TAIL,
+    TASK_COUNT,
+    UNDONE,
+    UNIT_COUNT,
+    add,
+    give_way,
+    load,
+    store,
+    swap_if,
+)
+from headgate.kernels.frame import (
+    AFTER,
+    AFTER_STARTS,
+    CLAIM,
+    CODES,
+    COUNT,
+    COUNTS,
+    EPOCH,
+    FAILED,
+    FAILS,
+    HOME_CHANGED,
+    HOME_ROWS,
+    HOME_WIDTH,
+    HOMES,
+    PREVIOUS,
+    QUEUE,
+    RANK,
+    REASON,
+    SLOTS,
+    STACK,
+    STATE,
+    STRATUM,
+    SYNC,
+    TABLE_WORDS,
+    TABLES,
+    TASK_AFTER,
+    TASK_AFTER_STARTS,
+    TASK_OF,
+    TRANSACTION_OF,
+    UNIT_OF,
+    UNIT_STARTS,
+    VERSION_CHANGED,
+    VERSION_OFFSETS,
+    VERSIONS,
+    WAITING,
+)
+from headgate.kernels.pointers import fixed_word as fixed
 from headgate.kernels.pointers import get_word as get
 from headgate.kernels.pointers import set_word as put
 from headgate.state.compiled import numba
 
 BLK, RDY, EXE, ABT = 0, 1, 2, 3  # of a unit
-IDLE, QUEUED, TAKEN, DONE = 0, 1, 2, 3  # of a task
-RAISED = -(2**60)  # the code of a unit whose function raised
+HAS_RAISED = -(2**60)  # the code of a unit whose function raised
 RANK_ABORT, RANK_CHECK, RANK_RAISED, RANK_FOLLOW = 1000, 2000, 4000, 5000
 GIVE_UP_FACTOR = 16  # more units than this times their number undone: run the batch serially
 
-# The words of a plan: the address of an array each.
-(
-    PREVIOUS, OFFSETS, LOCALS, UNIT_OF, CHANGED, VERSIONS, STATE, CODE, RANK, FAILED,
-    TRANSACTION_OF, PART, UNIT_STARTS, FAILS, AFTER_STARTS, AFTER, TASK_OF, CLAIM, WAITING,
-    TASK_AFTER_STARTS, TASK_AFTER, STRATUM, QUEUE, STACK, SYNC, TASK_STARTS, MEMBERS, ORDER, ROUTE,
-    TASK_BEFORE_STARTS, TASK_BEFORE, BEFORE_STARTS, BEFORE,
-    LISTS,  # and from here on two for each access: its operations, its places in the scratch rows
-) = range(34)  # fmt: skip
-
-# The words of SYNC, each on a cache line of its own.
-(
-    HEAD, TAIL, DONE_COUNT, STOP, PARKED, GENERATION, FAIL_COUNT, ARRIVED, ROUND, NEXT, LEVEL,
-    UNDONE, GAVE_UP, STACK_SIZE, QUEUE_SIZE, TASK_COUNT, UNIT_COUNT, ABORTS,
-) = (8 * line for line in range(18))  # fmt: skip
-SYNC_WORDS = 8 * 18
-FAR = 2**60
-
 
 @numba.njit(nogil=True)
-def found(plan: int, operation: int, base: int) -> int:
+def found(operation: int, base: int, frame: int) -> int:
     """The address of the version that an operation reads; `base` is that of its row."""
-    earlier = get(get(plan, PREVIOUS), operation)
+    earlier = get(fixed(frame, PREVIOUS), operation)
     while earlier >= 0:
-        if get(get(plan, STATE), get(get(plan, UNIT_OF), earlier)) != ABT:
-            return get(plan, VERSIONS) + 8 * get(get(plan, OFFSETS), earlier)
-        earlier = get(get(plan, PREVIOUS), earlier)
+        if get(fixed(frame, STATE), get(fixed(frame, UNIT_OF), earlier)) != ABT:
+            return fixed(frame, VERSIONS) + 8 * get(fixed(frame, VERSION_OFFSETS), earlier)
+        earlier = get(fixed(frame, PREVIOUS), earlier)
     return base
 
 
 @numba.njit(nogil=True)
-def fail(plan: int, unit: int) -> int:
+def fail(unit: int, frame: int) -> int:
     """The unit's transaction fails; 1 if another unit of it has run already."""
-    transaction = get(get(plan, TRANSACTION_OF), unit)
-    sync = get(plan, SYNC)
-    if swap_if(get(plan, FAILED), transaction, 0, 1):
-        put(get(plan, FAILS), add(sync, FAIL_COUNT, 1), transaction)
-    starts = get(plan, UNIT_STARTS)
+    transaction = get(fixed(frame, TRANSACTION_OF), unit)
+    sync = fixed(frame, SYNC)
+    if swap_if(fixed(frame, FAILED), transaction, 0, 1):
+        put(fixed(frame, FAILS), add(sync, FAIL_COUNT, 1), transaction)
+    starts = fixed(frame, UNIT_STARTS)
     for other in range(get(starts, transaction), get(starts, transaction + 1)):
-        if load(get(plan, STATE), other) == EXE:
+        if load(fixed(frame, STATE), other) == EXE:
             return 1
     return 0
 
 
 @numba.njit(nogil=True)
-def _push(plan: int, unit: int) -> int:
-    sync = get(plan, SYNC)
+def _push(unit: int, frame: int) -> int:
+    sync = fixed(frame, SYNC)
     size = get(sync, STACK_SIZE)
-    put(get(plan, STACK), size, unit)
+    put(fixed(frame, STACK), size, unit)
     put(sync, STACK_SIZE, size + 1)
     put(sync, UNDONE, get(sync, UNDONE) + 1)
     return 0
 
 
 @numba.njit(nogil=True)
-def _reopen(plan: int, unit: int) -> int:
+def _reopen(unit: int, frame: int) -> int:
     """The unit's task must run again, and those after it wait for it."""
-    task = get(get(plan, TASK_OF), unit)
-    claim, sync = get(plan, CLAIM), get(plan, SYNC)
-    put(sync, LEVEL, min(get(sync, LEVEL), get(get(plan, STRATUM), task)))
+    task = get(fixed(frame, TASK_OF), unit)
+    claim, sync = fixed(frame, CLAIM), fixed(frame, SYNC)
+    put(sync, LEVEL_REACHED, min(get(sync, LEVEL_REACHED), get(fixed(frame, STRATUM), task)))
     if get(claim, task) != DONE:
         return 0
     put(claim, task, IDLE)
     put(sync, DONE_COUNT, get(sync, DONE_COUNT) - 1)
-    starts = get(plan, TASK_AFTER_STARTS)
+    starts = fixed(frame, TASK_AFTER_STARTS)
     for place in range(get(starts, task), get(starts, task + 1)):
-        other = get(get(plan, TASK_AFTER), place)
-        put(get(plan, WAITING), other, get(get(plan, WAITING), other) + 1)
+        other = get(fixed(frame, TASK_AFTER), place)
+        put(fixed(frame, WAITING), other, get(fixed(frame, WAITING), other) + 1)
         if get(claim, other) == QUEUED:
             put(claim, other, IDLE)  # whoever takes it from the queue finds it so and goes on
     return 0
 
 
 @numba.njit(nogil=True)
-def _undo(plan: int, unit: int) -> int:
-    put(get(plan, STATE), unit, BLK)
-    _reopen(plan, unit)
-    return _push(plan, unit)
+def _undo(unit: int, frame: int) -> int:
+    put(fixed(frame, STATE), unit, BLK)
+    _reopen(unit, frame)
+    return _push(unit, frame)
 
 
 @numba.njit(nogil=True)
-def _revive(plan: int, transaction: int) -> int:
+def _revive(transaction: int, frame: int) -> int:
     """What made the transaction fail has changed: all of it is tried again."""
-    put(get(plan, FAILED), transaction, 0)
-    starts = get(plan, UNIT_STARTS)
+    put(fixed(frame, FAILED), transaction, 0)
+    starts = fixed(frame, UNIT_STARTS)
     for unit in range(get(starts, transaction), get(starts, transaction + 1)):
-        put(get(plan, CODE), unit, 0)
-        if get(get(plan, STATE), unit) != BLK:
-            _undo(plan, unit)
+        put(fixed(frame, CODES), unit, 0)
+        if get(fixed(frame, STATE), unit) != BLK:
+            _undo(unit, frame)
     return 0
 
 
 @numba.njit(nogil=True)
-def settle(plan: int) -> int:
+def settle(frame: int) -> int:
     """Abort what failed transactions have left and undo what had read it; no unit is running.
 
     Returns the lowest stratum with something to run again, or FAR.
     """
-    sync, state = get(plan, SYNC), get(plan, STATE)
-    put(sync, LEVEL, FAR)
+    sync, state = fixed(frame, SYNC), fixed(frame, STATE)
+    put(sync, LEVEL_REACHED, FAR)
     put(sync, STACK_SIZE, 0)
-    starts = get(plan, UNIT_STARTS)
+    starts = fixed(frame, UNIT_STARTS)
     for place in range(get(sync, FAIL_COUNT)):
-        transaction = get(get(plan, FAILS), place)
-        if get(get(plan, FAILED), transaction) == 0:
+        transaction = get(fixed(frame, FAILS), place)
+        if get(fixed(frame, FAILED), transaction) == 0:
             continue
         put(sync, ABORTS, get(sync, ABORTS) + 1)
         for unit in range(get(starts, transaction), get(starts, transaction + 1)):
             if get(state, unit) == EXE:
                 put(state, unit, ABT)  # T4
-                _push(plan, unit)
-        _spread(plan)
+                _push(unit, frame)
+        _spread(frame)
     put(sync, FAIL_COUNT, 0)
     if get(sync, UNDONE) > GIVE_UP_FACTOR * get(sync, UNIT_COUNT) + 1000:
         put(sync, GAVE_UP, 1)
-    return get(sync, LEVEL)
+    return get(sync, LEVEL_REACHED)
 
 
 @numba.njit(nogil=True)
-def _spread(plan: int) -> int:
+def _spread(frame: int) -> int:
     """Undo all that had read a version which is no more."""
-    sync, state = get(plan, SYNC), get(plan, STATE)
-    starts = get(plan, AFTER_STARTS)
+    sync, state = fixed(frame, SYNC), fixed(frame, STATE)
+    starts = fixed(frame, AFTER_STARTS)
     while get(sync, STACK_SIZE) > 0:
         size = get(sync, STACK_SIZE) - 1
         put(sync, STACK_SIZE, size)
-        unit = get(get(plan, STACK), size)
+        unit = get(fixed(frame, STACK), size)
         for place in range(get(starts, unit), get(starts, unit + 1)):
-            reader = get(get(plan, AFTER), place)
+            reader = get(fixed(frame, AFTER), place)
             if get(state, reader) == EXE:
-                _undo(plan, reader)  # T5, T6
+                _undo(reader, frame)  # T5, T6
             elif get(state, reader) == ABT:
-                if get(get(plan, CODE), reader) != 0:
-                    _revive(plan, get(get(plan, TRANSACTION_OF), reader))
+                if get(fixed(frame, CODES), reader) != 0:
+                    _revive(get(fixed(frame, TRANSACTION_OF), reader), frame)
                 else:
-                    _undo(plan, reader)
+                    _undo(reader, frame)
     return 0
 
 
@@ -164,25 +208,25 @@ def _spread(plan: int) -> int:
 
 
 @numba.njit(nogil=True)
-def make_ready(plan: int, task: int) -> int:
+def make_ready(task: int, frame: int) -> int:
     """Put a task that waits for nothing more into the queue, once."""
-    sync = get(plan, SYNC)
-    if swap_if(get(plan, CLAIM), task, IDLE, QUEUED):
+    sync = fixed(frame, SYNC)
+    if swap_if(fixed(frame, CLAIM), task, IDLE, QUEUED):
         place = add(sync, TAIL, 1)
         if place >= get(sync, QUEUE_SIZE):
             store(sync, GAVE_UP, 1)
         else:
-            store(get(plan, QUEUE), place, task)
+            store(fixed(frame, QUEUE), place, task)
     return 0
 
 
 @numba.njit(nogil=True)
-def queue_ready(plan: int) -> int:
+def queue_ready(frame: int) -> int:
     """Queue every task that can run now, after `settle`."""
-    sync = get(plan, SYNC)
+    sync = fixed(frame, SYNC)
     for task in range(get(sync, TASK_COUNT)):
-        if get(get(plan, CLAIM), task) == IDLE and get(get(plan, WAITING), task) == 0:
-            make_ready(plan, task)
+        if get(fixed(frame, CLAIM), task) == IDLE and get(fixed(frame, WAITING), task) == 0:
+            make_ready(task, frame)
     return 0
 
 
@@ -199,26 +243,26 @@ def park(sync: int) -> int:
     spins = 0
     while load(sync, GENERATION) == generation:
         spins += 1
-        if spins > 200:
+        if spins > SPINS_BEFORE_YIELD:
             give_way()
     return 0
 
 
 @numba.njit(nogil=True)
-def pause(plan: int, threads: int, is_queued: int) -> int:
+def pause(threads: int, is_queued: int, frame: int) -> int:
     """Stop the other threads between two units, settle, and let them go on."""
-    sync = get(plan, SYNC)
+    sync = fixed(frame, SYNC)
     while load(sync, FAIL_COUNT) > 0 and load(sync, GAVE_UP) == 0:
         if swap_if(sync, STOP, 0, 1):
             spins = 0
             while load(sync, PARKED) < threads - 1 and load(sync, GAVE_UP) == 0:
                 spins += 1
-                if spins > 200:
+                if spins > SPINS_BEFORE_YIELD:
                     give_way()
             if load(sync, GAVE_UP) == 0:
-                settle(plan)
+                settle(frame)
                 if is_queued:
-                    queue_ready(plan)
+                    queue_ready(frame)
             store(sync, PARKED, 0)
             store(sync, STOP, 0)
             add(sync, GENERATION, 1)
@@ -227,67 +271,46 @@ def pause(plan: int, threads: int, is_queued: int) -> int:
     return 0
 
 
-@numba.njit(nogil=True)
-def meet(sync: int, threads: int) -> bool:
-    """Whether this thread comes last to a meeting; it must `part`. The others return after that."""
-    before = load(sync, ROUND)
-    if add(sync, ARRIVED, 1) == threads - 1:
-        return True
-    spins = 0
-    while load(sync, ROUND) == before:
-        spins += 1
-        if spins > 200:
-            give_way()
-    return False
-
-
-@numba.njit(nogil=True)
-def part(sync: int) -> int:
-    """End the meeting."""
-    store(sync, ARRIVED, 0)
-    add(sync, ROUND, 1)
-    return 0
-
-
 # --- the end of a batch -------------------------------------------------------------------------
 
 
 @numba.njit(nogil=True, cache=True)
-def judge(plan: int, transactions: int, reason: int) -> int:
+def judge(frame: int) -> int:
     """The reason of every transaction, 0 if committed; 1 if a function raised where it counts."""
-    starts, codes, ranks = get(plan, UNIT_STARTS), get(plan, CODE), get(plan, RANK)
+    starts, codes, ranks = fixed(frame, UNIT_STARTS), fixed(frame, CODES), fixed(frame, RANK)
     raised = 0
-    for transaction in range(transactions):
+    for transaction in range(fixed(frame, COUNT)):
         chosen, best, has_raised = 0, FAR, False
-        if get(get(plan, FAILED), transaction):
+        if get(fixed(frame, FAILED), transaction):
             for unit in range(get(starts, transaction), get(starts, transaction + 1)):
                 code = get(codes, unit)
                 if code == 0:
                     continue
-                has_raised |= code == RAISED
+                has_raised |= code == HAS_RAISED
                 if get(ranks, unit) < best:
                     chosen, best = code, get(ranks, unit)
         if has_raised and best >= RANK_ABORT:
             raised = 1
-        put(reason, transaction, chosen)
+        put(fixed(frame, REASON), transaction, chosen)
     return raised
 
 
 @numba.njit(nogil=True, cache=True)
-def install(
-    plan: int, operations: int, epoch: int, words: int, widths: int, slots: int, table_of: int,
-    changed: int, counts: int,
-) -> int:  # fmt: skip
+def install(operations: int, frame: int) -> int:
     """Copy versions into their rows in serial order, so the last stays; note which rows changed."""
-    state, unit_of = get(plan, STATE), get(plan, UNIT_OF)
+    state, unit_of, counts = fixed(frame, STATE), fixed(frame, UNIT_OF), fixed(frame, COUNTS)
+    homes, epoch = fixed(frame, HOMES), fixed(frame, EPOCH)
     for operation in range(operations):
         unit = get(unit_of, operation)
-        if unit < 0 or get(state, unit) != EXE or get(get(plan, CHANGED), operation) == 0:
+        if unit < 0 or get(state, unit) != EXE:
             continue
-        table = get(table_of, operation)
-        width, slot = get(widths, table), get(slots, operation)
-        row = get(words, table) + 8 * slot * width
-        version = get(plan, VERSIONS) + 8 * get(get(plan, OFFSETS), operation)
+        if get(fixed(frame, VERSION_CHANGED), operation) == 0:
+            continue
+        table, slot = get(fixed(frame, TABLES), operation), get(fixed(frame, SLOTS), operation)
+        home = homes + 8 * TABLE_WORDS * table
+        width = get(home, HOME_WIDTH)
+        row = get(home, HOME_ROWS) + 8 * slot * width
+        version = fixed(frame, VERSIONS) + 8 * get(fixed(frame, VERSION_OFFSETS), operation)
         is_first = get(row, 0) >> 8 != epoch
         for word in range(1, width):
             put(row, word, get(version, word))
@@ -295,7 +318,7 @@ def install(
         put(row, 0, (epoch << 8) | alive)
         if is_first:
             count = get(counts, 2 * table)
-            put(get(changed, table), count, slot)
+            put(get(home, HOME_CHANGED), count, slot)
             put(counts, 2 * table, count + 1)
         if alive == 0:
             put(counts, 2 * table + 1, 1)

@@ -1,230 +1,237 @@
-"""The crew: the threads that share the whole transactions of a batch, in the tables themselves.
+"""The crew: threads that stay for the next batch, and what they share and own while they run one.
 
-All but `nolock` only run two transactions at once when they share no row that one of them may
-write; so each transaction sees exactly what it would see in serial order.
+Starting a thread costs more than a short batch, so workers wait for the next call. Kernels wait for
+each other, so all calls of one `run` have a thread of their own at the same time: there are as many
+workers as were ever busy at once.
+
+Invariant: every array whose address a kernel is given lives as long as its crew; and what threads
+changed in the tables can be put back until it is collected.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from queue import SimpleQueue
+from typing import Any
 
 import numpy as np
 
 from headgate.execution.run import Run
 from headgate.kernels import ticks
-from headgate.kernels.kernel import compile_first
+from headgate.kernels.atomics import SYNC_WORDS
+from headgate.kernels.building import compile_first
+from headgate.kernels.frame import TABLE_WORDS
 from headgate.kernels.pointers import address
-from headgate.parallel.decision import (
-    Decision,
-    choose_transactions,
-    choose_units,
-    is_wide,
-    worth_planning,
-)
-from headgate.parallel.figures import measure_transactions, task_shape
-from headgate.parallel.graph import Graph, Operations, build_graph, number_rows
-from headgate.parallel.readiness import UNIT_PLAN
-from headgate.parallel.scheme import Scheme
-from headgate.parallel.units import UnitBatch
-from headgate.parallel.workers import workers
 
-if TYPE_CHECKING:
-    from headgate.parallel.scheduler import Scheduler
-
-PARTITIONS_PER_THREAD = 8
+Call = Callable[[], Any]
+# Those that programs handle to stop in good order. Not alarms: they are there to break in.
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGBREAK")
+_HELD = [signal.Signals[name] for name in _NAMES if hasattr(signal, name)]
 
 
-class TransactionCrew:
-    """The threads of one batch: shared arrays, and for each thread its own undo and changes."""
+class _Job:
+    """One call and, when it has ended, what came of it: a result or an error."""
 
-    def __init__(self, scheduler: Scheduler, run: Run, scheme: Scheme) -> None:
-        self.scheduler, self.run = scheduler, run
-        self.scheme = replace(scheme, threads=min(scheme.threads, len(run.order)))
-        self.kernels = run.program.compiled_kernel.schemes
-        self.raised = np.zeros(1, np.int64)
-        self.times = np.zeros((max(1, self.scheme.threads), ticks.WORDS), np.int64)
-        self.times[:, ticks.IS_ON] = int(scheduler.is_timed)
-        self.sync = np.zeros(3, np.int64)
-        self.kept: list[np.ndarray] = []  # arrays that live as long as the threads use them
-        self.order = run.order
-        self._graph: tuple[Operations, Graph, int] | None = None
-        self._own: list[dict[str, Any]] = []
-        self.batch: UnitBatch | None = None  # where the model asked for the graph of operations
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._ended = threading.Lock()
+        self._ended.acquire()
+        self._outcome: tuple[Any, BaseException | None] = None, None
 
-    def of(self, run: Run) -> TransactionCrew:
-        """A crew for another run, such as a part of this one."""
-        return TransactionCrew(self.scheduler, run, self.scheme)
+    def run(self) -> None:
+        try:
+            self._outcome = self._call(), None
+        except BaseException as error:
+            self._outcome = None, error
+        self._ended.release()
+
+    def wait(self) -> tuple[Any, BaseException | None]:
+        with self._ended:
+            return self._outcome
+
+
+class _Worker:
+    """One thread, which runs what comes into its box."""
+
+    def __init__(self) -> None:
+        self._box: SimpleQueue[_Job] = SimpleQueue()
+        self.put = self._box.put
+        threading.Thread(target=self._work, name="headgate-crew", daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            self._box.get().run()
+
+
+class Workers:
+    """The idle threads of this process."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._idle: list[_Worker] = []
+
+    def run(self, calls: Sequence[Call]) -> list[Any]:
+        """Run all calls at the same time, the first of them on this thread.
+
+        All of them have ended when this ends: also by an error in one, or by an interrupt.
+        """
+        with signals_later():
+            return self._run(calls)
+
+    def _run(self, calls: Sequence[Call]) -> list[Any]:
+        jobs = [_Job(call) for call in calls]
+        crew = self._take(len(jobs) - 1)
+        for worker, job in zip(crew, jobs[1:], strict=True):
+            worker.put(job)
+        jobs[0].run()
+        outcomes = [job.wait() for job in jobs]
+        with self._guard:
+            self._idle += crew
+        for _, error in outcomes:
+            if error is not None:
+                raise error
+        return [found for found, _ in outcomes]
+
+    def _take(self, count: int) -> list[_Worker]:
+        with self._guard:
+            found = [self._idle.pop() for _ in range(min(count, len(self._idle)))]
+        return found + [_Worker() for _ in range(count - len(found))]
+
+    def forget(self) -> None:
+        """In a forked process: its parent's threads are not here, nor who held the guard."""
+        self._guard, self._idle = threading.Lock(), []
+
+
+@contextmanager
+def signals_later() -> Iterator[None]:
+    """Hold back Ctrl-C, and other signals that the program handles itself, until the end.
+
+    Python runs handlers in its main thread between any two steps, and they may raise. A call that
+    the others wait for would then never run, or its end would be missed.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held: list[tuple[int, Any]] = []
+    before = {number: signal.getsignal(number) for number in _HELD}
+    handled = {number: handler for number, handler in before.items() if callable(handler)}
+    try:
+        for number in handled:
+            signal.signal(number, lambda *given: held.append(given))
+        yield
+    finally:
+        for number in reversed(handled):  # Ctrl-C last: it could come between two of them
+            signal.signal(number, handled[number])
+        for came, frame in held:
+            handled[signal.Signals(came)](came, frame)
+
+
+workers = Workers()
+os.register_at_fork(after_in_child=workers.forget)
+
+
+# --- one batch ------------------------------------------------------------------------------------
+
+Words = dict[str, np.ndarray | int]  # of a frame, by name
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What one thread changed: by table its slots, and the rows as they were before the batch."""
+
+    counts: np.ndarray  # by table: how many rows, whether one was deleted
+    slots: list[np.ndarray]
+    images: list[np.ndarray]
+
+    @staticmethod
+    def of(run: Run) -> Changes:
+        """Room for all that a thread can change."""
+        slots, images = [], []
+        for name in run.table_names:
+            room, width = run.touched(name) + 1, run.program.tables[name].layout.words
+            slots.append(np.empty(room, np.int64))
+            images.append(np.empty(room * width, np.int64))
+        return Changes(np.zeros_like(run.counts), slots, images)
+
+    def words(self) -> Words:
+        """As the steps of a thread find them in its frame."""
+        found: Words = {"counts": self.counts}
+        for number, (slots, images) in enumerate(zip(self.slots, self.images, strict=True)):
+            found |= {f"changed_{number}": slots, f"images_{number}": images}
+        return found
+
+
+class Crew:
+    """The threads of one batch, and the frame of each: words that all share, and its own."""
+
+    def __init__(self, run: Run, threads: int, is_timed: bool = False) -> None:
+        self.run, self.threads = run, threads
+        self.sync, self.raised = np.zeros(SYNC_WORDS, np.int64), np.zeros(1, np.int64)
+        self.times = np.zeros((max(1, threads), ticks.WORDS), np.int64)
+        self.times[:, ticks.IS_ON] = int(is_timed)
+        self.shared: Words = {"sync": self.sync, "raised": self.raised}
+        self.own: list[Words] = [{"times": self.times[n]} for n in range(threads)]
+        self.changes: list[Changes] = []
+        self._kept: list[np.ndarray] = []
 
     @property
-    def own(self) -> list[dict[str, Any]]:
-        """The arrays of each thread, made when the first one is needed."""
-        if not self._own:
-            self._own = [self._own_arrays() for _ in range(self.scheme.threads)]
-        return self._own
+    def tables(self) -> list[Any]:
+        """The rows of the tables, by number."""
+        return [self.run.program.tables[name] for name in self.run.table_names]
 
-    def _own_arrays(self) -> dict[str, Any]:
-        arrays: dict[str, Any] = {"counts": np.zeros_like(self.run.counts)}
-        arrays["undo"] = np.empty_like(self.run.arrays["undo"])
-        for number, name in enumerate(self.run.table_names):
-            rows = self.run.touched(name) + 1
-            arrays[f"changed_{number}"] = np.empty(rows, np.int64)
-            words = self.run.program.tables[name].layout.words
-            arrays[f"images_{number}"] = np.empty(rows * words, np.int64)
-        return arrays
-
-    @property
-    def is_planned(self) -> bool:
-        return self._graph is not None
-
-    def decide(self, threads: int) -> Decision:
-        """Ask the model, which has graphs built only when they could pay."""
-        load, costs = self.scheduler.load_of(self.run, threads), self.scheduler.costs
-        early = worth_planning(load, costs)
-        if early is not None:
-            return early
-        operations, graph, rows = self.graph()
-        shape, skewed = measure_transactions(operations, graph, rows)
-        whole = choose_transactions(load, shape, skewed, costs)
-        if is_wide(load, shape):
-            return whole
-        readiness = self.scheduler.readiness
-        if readiness.units_given_up is not None:
-            return replace(whole, why=f"{whole.why}; {readiness.units_given_up.why}")
-        refusal = readiness.refusal(*UNIT_PLAN)
-        if refusal is not None:
-            return replace(whole, why=f"{whole.why}; single operations do not compile: {refusal}")
-        if self.batch is None:
-            self.batch = self.scheduler.unit_batch(self.run)
-        fine, coarse = self.batch.tasks("operation"), self.batch.tasks("chain")
-        cut = choose_units(load, task_shape(fine), task_shape(coarse), coarse.cycles, skewed, costs)
-        return cut if cut.ns * costs.speedup_min < whole.ns else whole
-
-    def graph(self) -> tuple[Operations, Graph, int]:
-        """The batch's operations and their graph, built once."""
-        if self._graph is None:
-            operations, rows = self.operations()
-            self._graph = operations, build_graph(operations, rows), rows
-        return self._graph
-
-    def _address(self, array: np.ndarray) -> int:
-        self.kept.append(array)
+    def address(self, array: np.ndarray) -> int:
+        self._kept.append(array)
         return address(array)
 
-    def work(self, head: Callable[[int], list[int]]) -> None:
-        """Let all threads run to the end; `head` gives the first arguments of each."""
-        kernel, epoch = self.kernels[self.scheme.name], self.run.epoch
-        frames = [
-            self.run.frame.but({**own, "raised": self.raised, "times": self.times[n]})
-            for n, own in enumerate(self.own)
-        ]
-        calls = [[*head(n), epoch, frame.address] for n, frame in enumerate(frames)]
-        compile_first(kernel)
-        workers.run([partial(kernel, *call) for call in calls])
+    def note_changes(self) -> None:
+        """Let each thread undo an event, and note what it changes in the tables themselves."""
+        self.changes = [Changes.of(self.run) for _ in self.own]
+        for own, changes in zip(self.own, self.changes, strict=True):
+            own |= {"undo": np.empty_like(self.run.arrays["undo"]), **changes.words()}
 
-    def arguments(self) -> Callable[[int], list[int]]:
-        """The arguments of the scheme's kernel that come before those all share."""
-        count, threads = len(self.order), self.scheme.threads
-        if self.scheme.name == "nolock":
-            self.resolve()
-            taken = self._address(np.zeros(1, np.int64))
-            return lambda thread: [thread, threads, count, taken]
-        if self.scheme.name in ("lal", "pat"):
-            operations, rows = self.operations()
-            lay = self._lal if self.scheme.name == "lal" else self._pat
-            fixed = lay(operations, rows)
-        else:
-            _, graph, _ = self.graph()
-            if self.scheme.name == "ready":
-                values = self._ready(graph)
-                return lambda thread: values
-            fixed = self._strata(graph) if self.scheme.name == "strata" else self._depth(graph)
-        return lambda thread: [thread, threads, *fixed]
+    def homes(self, columns: Mapping[int, Sequence[int]]) -> np.ndarray:
+        """What kernels know of each table, see HOME_ROWS in frame.py, by word and table."""
+        found = np.zeros((len(self.run.table_names) + 1, TABLE_WORDS), np.int64)
+        for word, values in columns.items():
+            found[: len(self.run.table_names), word] = values
+        return found
 
-    def _addresses(self, *arrays: np.ndarray) -> list[int]:
-        return [self._address(np.ascontiguousarray(array)) for array in arrays]
-
-    def _strata(self, graph: Graph) -> list[int]:
-        starts, units = self._addresses(graph.strata_starts, graph.by_stratum)
-        taken = self._address(np.zeros(graph.strata, np.int64))
-        return [self._address(self.sync), graph.strata, starts, units, taken]
-
-    def _depth(self, graph: Graph) -> list[int]:
-        done = np.zeros(len(self.order), np.int64)
-        arrays = (graph.by_stratum, graph.before_starts, graph.before, done)
-        return [len(self.order), *self._addresses(*arrays)]
-
-    def _ready(self, graph: Graph) -> list[int]:
-        waiting = np.diff(graph.before_starts)
-        first = np.flatnonzero(waiting == 0)
-        queue = np.full(len(self.order), -1, np.int64)
-        queue[: len(first)] = first
-        self.sync[1] = len(first)
-        arrays = (self.sync, queue, graph.after_starts, graph.after, waiting)
-        return [len(self.order), *self._addresses(*arrays)]
-
-    def _lal(self, operations: Operations, rows: int) -> list[int]:
-        locks = np.zeros(rows, np.int64)
-        arrays = (self.sync, locks, operations.starts, operations.rows, operations.writes)
-        return [len(self.order), *self._addresses(*arrays)]
-
-    def _pat(self, operations: Operations, rows: int) -> list[int]:
-        """Each transaction's partitions, each once, with its turn in each of them."""
-        partitions = max(1, PARTITIONS_PER_THREAD * self.scheme.threads)
-        unit = np.repeat(np.arange(operations.units), np.diff(operations.starts))
-        pairs = np.unique(unit * partitions + operations.rows % partitions)
-        parts, units = pairs % partitions, pairs // partitions
-        by_part = np.argsort(parts, kind="stable")
-        sizes = np.bincount(parts, minlength=partitions)
-        tickets = np.empty(len(pairs), np.int64)
-        tickets[by_part] = np.arange(len(pairs)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        starts = np.searchsorted(units, np.arange(operations.units + 1))
-        counters = np.zeros(partitions, np.int64)
-        return [len(self.order), *self._addresses(counters, starts, parts, tickets)]
-
-    def resolve(self) -> None:
-        """Find the slots of every event before anything runs."""
-        self.kernels["resolve"](len(self.order), self.run.frame.address)
-
-    def operations(self) -> tuple[Operations, int]:
-        """What each transaction touches, its rows numbered from 0 on, and how many rows."""
-        self.resolve()
-        count = len(self.order)
-        tables = [self.run.program.tables[name] for name in self.run.table_names]
-        bases = np.cumsum([0, *(rows.count for rows in tables)])
-        room = self.run.operations_max()
-        starts = np.empty(count + 1, np.int64)
-        found = np.empty(room, np.int64)
-        writes = np.empty(room, np.int64)
-        arrays = self._addresses(bases, starts, found, writes)
-        used = self.kernels["collect"](count, *arrays, self.run.frame.address)
-        operations = Operations(starts, found[:used], writes[:used])
-        return operations, number_rows(operations, self.run.program.scratch_numbers(int(bases[-1])))
+    def work(self, kernel: Any) -> None:
+        """Let all threads run the kernel to its end."""
+        compile_first(kernel)  # threads that wait for each other must not wait for that
+        shared = self.run.frame.but(self.shared)
+        frames = [shared.but(own) for own in self.own]
+        workers.run([
+            partial(kernel, thread, self.threads, frame.address)
+            for thread, frame in enumerate(frames)
+        ])  # fmt: skip
 
     def put_back(self) -> None:
         """Make every row what it was before the batch."""
-        for own in self.own:
-            for number, name in enumerate(self.run.table_names):
-                rows = self.run.program.tables[name]
-                count = int(own["counts"][2 * number])
-                slots = own[f"changed_{number}"][:count]
-                images = own[f"images_{number}"][: count * rows.layout.words]
-                rows.words[slots] = images.reshape(count, rows.layout.words)
+        for changes in self.changes:
+            for number, rows in enumerate(self.tables):
+                count, width = int(changes.counts[2 * number]), rows.layout.words
+                images = changes.images[number][: count * width]
+                rows.words[changes.slots[number][:count]] = images.reshape(count, width)
 
-    def collect(self) -> None:
-        """Hand what the threads found to the run, as if one had done it all."""
+    def collect(self, is_isolated: bool = True) -> None:
+        """Hand what the threads changed to the run, as if one had done it all.
+
+        Without isolation two threads may both think that they changed a row first.
+        """
         run = self.run
         run.outcome[:] = run.reason != 0
         for number in range(len(run.table_names)):
-            parts = [own[f"changed_{number}"][: int(own["counts"][2 * number])] for own in self.own]
-            merged = self._merged(parts)
+            parts = [one.slots[number][: int(one.counts[2 * number])] for one in self.changes]
+            merged = np.concatenate(parts)
+            merged = merged if is_isolated else np.unique(merged)
             run.arrays[f"changed_{number}"][: len(merged)] = merged
             run.counts[2 * number] = len(merged)
-            run.counts[2 * number + 1] = max(int(own["counts"][2 * number + 1]) for own in self.own)
-
-    def _merged(self, parts: Sequence[np.ndarray]) -> np.ndarray:
-        merged = np.concatenate(parts)
-        # Without isolation two threads may both think that they changed a row first.
-        return np.unique(merged) if self.scheme.name == "nolock" else merged
+            deleted = max(int(one.counts[2 * number + 1]) for one in self.changes)
+            run.counts[2 * number + 1] = deleted

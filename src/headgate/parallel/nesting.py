@@ -13,10 +13,10 @@ from functools import partial
 import numpy as np
 
 from headgate.execution.run import Run
-from headgate.parallel.crew import TransactionCrew
+from headgate.parallel.crew import workers
 from headgate.parallel.decision import Decision
 from headgate.parallel.groups import contended
-from headgate.parallel.workers import workers
+from headgate.parallel.transactions import TransactionBatch
 
 GAIN_MIN = 1.1  # the batch as a whole must be expected to take this much longer
 
@@ -27,7 +27,7 @@ class Part:
 
     places: np.ndarray
     run: Run
-    crew: TransactionCrew
+    batch: TransactionBatch
     decision: Decision
 
 
@@ -41,11 +41,11 @@ class Nested:
     def decisions(self) -> list[Decision]:
         return [part.decision for part in self.parts]
 
-    def work(self, run_as_decided: Callable[[TransactionCrew, Decision], bool]) -> None:
+    def work(self, run_as_decided: Callable[[TransactionBatch, Decision], bool]) -> None:
         """Run all parts at once and put together what they gave."""
 
         def one(part: Part) -> None:
-            if not run_as_decided(part.crew, part.decision):
+            if not run_as_decided(part.batch, part.decision):
                 part.run.all()
 
         workers.run([partial(one, part) for part in self.parts])
@@ -67,21 +67,21 @@ class Nested:
             run.counts[2 * number + 1] |= part.run.counts[2 * number + 1]
 
 
-def nest(run: Run, crew: TransactionCrew, whole: Decision, serial_ns: float) -> Nested | None:
+def nest(run: Run, batch: TransactionBatch, whole: Decision, serial_ns: float) -> Nested | None:
     """Two groups with a decision each, if that should take clearly less time than the whole."""
-    threads = crew.scheme.threads
+    threads = batch.scheme.threads
     if threads < 2 or whole.ns <= GAIN_MIN * serial_ns / threads:
         return None  # no way of sharing the work out could be so much faster
-    operations, _, rows = crew.graph()
+    operations, _, rows = batch.graph()
     is_contended = contended(operations, rows, threads)
     if is_contended is None:
         return None
     groups = {"contended": is_contended, "spread": ~is_contended}
-    parts = {name: _part(run, crew, np.flatnonzero(chosen)) for name, chosen in groups.items()}
+    parts = {name: _part(run, batch, np.flatnonzero(chosen)) for name, chosen in groups.items()}
     best: tuple[float, dict[str, Decision], int] | None = None
     for share in range(1, threads):
         shares = {"contended": share, "spread": threads - share}
-        made = {name: part.crew.decide(shares[name]) for name, part in parts.items()}
+        made = {name: part.batch.decide(shares[name]) for name, part in parts.items()}
         ns = max(decision.ns for decision in made.values())
         if best is None or ns < best[0]:
             best = ns, made, share
@@ -89,17 +89,17 @@ def nest(run: Run, crew: TransactionCrew, whole: Decision, serial_ns: float) -> 
         return None
     _, made, share = best
     for name, part in parts.items():
-        part.crew.scheme = replace(
-            part.crew.scheme, threads=share if name == "contended" else threads - share
+        part.batch.scheme = replace(
+            part.batch.scheme, threads=share if name == "contended" else threads - share
         )
-        count, own = len(part.places), part.crew.scheme.threads
+        count, own = len(part.places), part.batch.scheme.threads
         words = f"group of {count} {name} transactions on {own} of {threads} threads: "
         part.decision = replace(made[name], why=words + made[name].why)
     return Nested(run, list(parts.values()))
 
 
-def _part(run: Run, crew: TransactionCrew, places: np.ndarray) -> Part:
+def _part(run: Run, batch: TransactionBatch, places: np.ndarray) -> Part:
     """A run of its own over some of the events."""
     works = [replace(work, out=None, changes=[]) for work in run.works]
     part = Run(run.program, works, run.order[places], run.route, run.epoch, True, run)
-    return Part(places, part, crew.of(part), Decision("serial", ""))
+    return Part(places, part, batch.of(part), Decision("serial", ""))

@@ -6,30 +6,31 @@ serially, which gives the bytes that every scheme promises, and the decision say
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
 from headgate.compiling.refusals import reason_of
 from headgate.execution.program import Program
-from headgate.kernels.isolation_source import PROTOCOLS
-from headgate.kernels.kernel import (
-    IsolationKernels,
+from headgate.kernels.building import (
     UnitKernels,
-    build_isolation_kernels,
+    build_protocol_kernels,
+    build_transaction_kernels,
     build_unit_kernels,
     compile_first,
 )
+from headgate.kernels.protocols import PROTOCOLS
 from headgate.parallel.decision import Decision
 from headgate.parallel.scheme import Scheme
 
-PLAN = ("resolve", "collect")  # the graph of transactions
-UNIT_PLAN = ("resolve", "units.collect")  # the graph of operations
+PLAN = ("serial.resolve", "collect")  # the graph of transactions
+UNIT_PLAN = ("serial.resolve", "units.collect")  # the graph of operations
 
 
 def needed(scheme: Scheme) -> tuple[str, ...]:
     """The kernels that a scheme runs, those of its plan first."""
     if scheme.name in PROTOCOLS:
-        return "protocol.resolve_all", f"protocol.{scheme.name}"
+        return "serial.resolve", f"protocol.{scheme.name}"
     if scheme.by_units:
         name = "chains" if scheme.name == "tstream" else scheme.name
         return *UNIT_PLAN, f"units.{name}", "units.reasons"
@@ -50,13 +51,17 @@ class Readiness:
     @cached_property
     def unit_kernels(self) -> UnitKernels:
         """The kernels that run a batch by operations, made when first asked for."""
-        return build_unit_kernels(self.program.signatures[: self.program.compiled_count])
+        return build_unit_kernels(self.program.compiled_kernel.generator)
 
     @cached_property
-    def isolation_kernels(self) -> IsolationKernels:
+    def transaction_kernels(self) -> Mapping[str, Any]:
+        """The kernels by which threads share whole transactions, made when first asked for."""
+        return build_transaction_kernels(self.program.compiled_kernel.generator)
+
+    @cached_property
+    def protocol_kernels(self) -> Mapping[str, Any]:
         """The kernels of the protocols, made when first asked for."""
-        compiled = self.program.signatures[: self.program.compiled_count]
-        return build_isolation_kernels(compiled, self.program.updates)
+        return build_protocol_kernels(self.program.compiled_kernel.generator)
 
     def refusal(self, *names: str) -> str | None:
         """Compile these kernels where that was not tried before; why the first one cannot be."""
@@ -98,5 +103,7 @@ class Readiness:
         if family == "units":
             return self.unit_kernels.kernels[own]
         if family == "protocol":
-            return self.isolation_kernels.kernels[own]
-        return self.program.compiled_kernel.schemes[own]
+            return self.protocol_kernels[own]
+        if family == "serial":
+            return getattr(self.program.compiled_kernel, own)
+        return self.transaction_kernels[own]

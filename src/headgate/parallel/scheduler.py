@@ -21,7 +21,6 @@ from headgate.execution.run import Run, Work
 from headgate.io import Clock, RealClock
 from headgate.kernels import ticks
 from headgate.parallel.costs import load_thresholds
-from headgate.parallel.crew import TransactionCrew
 from headgate.parallel.decision import Decision, Load, Thresholds, worth_planning
 from headgate.parallel.figures import Figures, measure
 from headgate.parallel.nesting import nest
@@ -30,6 +29,7 @@ from headgate.parallel.readiness import PLAN, UNIT_PLAN, Readiness
 from headgate.parallel.scheme import SERIAL, Scheme, make_scheme
 from headgate.parallel.scratch import Scratch
 from headgate.parallel.sections import cut, run_in_turn
+from headgate.parallel.transactions import TransactionBatch
 from headgate.parallel.units import UnitBatch, UnitCrew
 from headgate.state.compiled import cache_folder
 
@@ -119,8 +119,8 @@ class Scheduler:
         """The same for a batch, or a section of one, that is planned as a whole."""
         if scheme.name == "auto":
             return self._run_decided(run, scheme)
-        crew = TransactionCrew(self, run, scheme)
-        done = self._run_units(crew, scheme) if scheme.by_units else self._run_transactions(crew)
+        batch = TransactionBatch(self, run, scheme)
+        done = self._run_units(batch, scheme) if scheme.by_units else self._run_transactions(batch)
         if not done:
             why = f"{scheme} could not finish the batch: a function raised, or too much was undone"
             self.decisions.append(Decision("serial", why))
@@ -132,60 +132,60 @@ class Scheduler:
         if given_up is not None:
             self.decisions.append(given_up)
             return False
-        crew = TransactionCrew(self, run, scheme)
-        decision = crew.decide(scheme.threads)
+        batch = TransactionBatch(self, run, scheme)
+        decision = batch.decide(scheme.threads)
         if run.whole is not None:
             decision = replace(decision, why=f"a section of the batch: {decision.why}")
-        if decision.scheme != SERIAL.name or crew.is_planned:
+        if decision.scheme != SERIAL.name or batch.is_planned:
             serial_ns = self.load_of(run, scheme.threads).serial_ns
-            nested = nest(run, crew, decision, serial_ns) if not run.is_part else None
+            nested = nest(run, batch, decision, serial_ns) if not run.is_part else None
             if nested is not None:
                 self.decisions.extend(nested.decisions)
                 nested.work(self._run_as_decided)
                 return True
         self.decisions.append(decision)
-        return self._run_as_decided(crew, decision)
+        return self._run_as_decided(batch, decision)
 
-    def _run_as_decided(self, crew: TransactionCrew, decision: Decision) -> bool:
-        """Run the batch of a crew by the scheme decided on; False when it must be serial."""
+    def _run_as_decided(self, batch: TransactionBatch, decision: Decision) -> bool:
+        """Run a planned batch by the scheme decided on; False when it must be serial."""
         if decision.scheme == SERIAL.name:
             return False
-        chosen = make_scheme(decision.scheme, crew.scheme.threads)
+        chosen = make_scheme(decision.scheme, batch.scheme.threads)
         refused = self.readiness.given_up(chosen)
         if refused is not None:
             self.decisions.append(refused)
             return False
         if chosen.by_units:
-            return self._run_units(crew, chosen)
-        crew.scheme = replace(crew.scheme, name=chosen.name)
-        return self._run_transactions(crew)
+            return self._run_units(batch, chosen)
+        batch.scheme = replace(batch.scheme, name=chosen.name)
+        return self._run_transactions(batch)
 
-    def _run_transactions(self, crew: TransactionCrew) -> bool:
+    def _run_transactions(self, batch: TransactionBatch) -> bool:
         """Run whole transactions in the tables; False when they were put back as they were."""
         began = self.clock.monotonic()
-        head = crew.arguments()
+        crew = batch.crew()
         planned = self.clock.monotonic()
-        crew.work(head)
+        crew.work(self.readiness.transaction_kernels[batch.scheme.name])
         self._note_breakdown(crew.times, began, planned)
         if crew.raised[0]:
             crew.put_back()
             return False
-        crew.collect()
+        crew.collect(is_isolated=batch.scheme.name != "nolock")
         return True
 
-    def _run_units(self, crew: TransactionCrew, scheme: Scheme) -> bool:
+    def _run_units(self, batch: TransactionBatch, scheme: Scheme) -> bool:
         """Run the batch by operations over versions; False when it must be run serially."""
         began = self.clock.monotonic()
-        batch = crew.batch
-        if batch is None:
-            crew.resolve()
-            batch = self.unit_batch(crew.run, scheme.name == "lwm")
-        units = UnitCrew(batch, scheme, self.is_timed)
+        units = batch.units
+        if units is None:
+            batch.resolve()
+            units = self.unit_batch(batch.run, scheme.name == "lwm")
+        crew = UnitCrew(units, scheme, self.is_timed)
         planned = self.clock.monotonic()
-        if not units.work():
+        if not crew.work():
             return False
-        units.install()
-        self._note_breakdown(units.times, began, planned)
+        crew.install()
+        self._note_breakdown(crew.times, began, planned)
         return True
 
     def unit_batch(self, run: Run, whole: bool = False) -> UnitBatch:
@@ -201,7 +201,7 @@ class Scheduler:
         if refused is not None:
             raise InputError(f"explain: {refused.why}")
         run = Run(self.program, works, order, route, 0)
-        TransactionCrew(self, run, SERIAL).resolve()
+        TransactionBatch(self, run, SERIAL).resolve()
         batch = UnitBatch(self.readiness.unit_kernels, run, whole=False)
         figures = measure(
             batch.graph, batch.tasks("operation"), batch.tasks("chain"), batch.labels()

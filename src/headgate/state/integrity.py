@@ -37,42 +37,53 @@ def hash_of(values: np.ndarray) -> Any:
     return value
 
 
+@numba.njit(cache=True, nogil=True, inline="always")
+def get(entries: np.ndarray, place: int) -> Any:
+    return entries[place]
+
+
+@numba.njit(cache=True, nogil=True, inline="always")
+def put(entries: np.ndarray, place: int, entry: int) -> None:
+    entries[place] = entry
+
+
+# Kernels know entries by their address: there `get` and `put` are others, see kernels/constraints.
+
+
 @numba.njit(cache=True, nogil=True)
-def enter(entries: np.ndarray, value: int, slot: int) -> None:
+def enter(entries: np.ndarray, mask: int, value: int, slot: int) -> None:
     """Add an entry for a row whose columns have this hash; there must be room."""
-    mask = len(entries) - 1
     place = (value >> 32) & mask
-    while entries[place] != 0:
+    while get(entries, place) != 0:
         place = (place + 1) & mask
-    entries[place] = (value & TAG_MASK) | (slot + 1)
+    put(entries, place, (value & TAG_MASK) | (slot + 1))
 
 
 @numba.njit(cache=True, nogil=True)
-def leave(entries: np.ndarray, value: int, slot: int) -> None:
+def leave(entries: np.ndarray, mask: int, value: int, slot: int) -> None:
     """Take the entry of a row out and close the gap, so that no probe ends early."""
-    mask = len(entries) - 1
     place = (value >> 32) & mask
-    while (entries[place] & SLOT_MASK) - 1 != slot:
-        if entries[place] == 0:
+    while (get(entries, place) & SLOT_MASK) - 1 != slot:
+        if get(entries, place) == 0:
             return
         place = (place + 1) & mask
     gap = place
     while True:
         place = (place + 1) & mask
-        entry = entries[place]
+        entry = get(entries, place)
         if entry == 0:
             break
         if ((place - (entry >> 32)) & mask) >= ((place - gap) & mask):
-            entries[gap] = entry
+            put(entries, gap, entry)
             gap = place
-    entries[gap] = 0
+    put(entries, gap, 0)
 
 
 @numba.njit(cache=True, nogil=True)
 def _fill(entries: np.ndarray, values: np.ndarray, words: Words) -> None:
     for slot in range(values.shape[1]):
         if words[slot, 0] & HEADER_ALIVE:
-            enter(entries, hash_of(values[:, slot]), slot)
+            enter(entries, len(entries) - 1, hash_of(values[:, slot]), slot)
 
 
 @numba.njit(cache=True, nogil=True)

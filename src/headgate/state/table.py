@@ -172,6 +172,11 @@ class Access:
     create: bool
     reads: tuple[str, ...] = ()  # other parameters whose rows these depend on, as stated
 
+    @property
+    def is_single(self) -> bool:
+        """Whether it names one row for every event: a span of one, which needs no offsets."""
+        return self.form == "at"
+
 
 def _parse_key(key: str | Iterable[str], schema: Schema, where: str) -> tuple[str, ...]:
     given: Any = key

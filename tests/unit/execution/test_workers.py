@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 
-from headgate.parallel.workers import Workers
+from headgate.parallel.crew import Workers
 
 
 def test_all_calls_run_at_the_same_time_and_give_their_results_in_order() -> None:
@@ -135,7 +135,7 @@ def test_an_interrupt_at_any_moment_loses_no_call_and_runs_none_twice(seed: int)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_process_has_threads_of_its_own() -> None:
-    from headgate.parallel.workers import workers
+    from headgate.parallel.crew import workers
 
     workers.run([os.getpid] * 3)
     child = os.fork()

@@ -16,7 +16,7 @@ from headgate.engine.results import results_schema
 from headgate.engine.routing import Route
 from headgate.engine.terms import Terms, updated_columns
 from headgate.errors import DeclarationError, FormatError
-from headgate.kernels.kernel import check_compiles
+from headgate.kernels.building import check_compiles
 from headgate.query.stored import UNROUTED, recorded_names
 from headgate.state.constraint import Constraint, check_reference
 from headgate.state.integrity import first_violation

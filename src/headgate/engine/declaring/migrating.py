@@ -27,7 +27,7 @@ from headgate.engine.declaring.trial import Attempt, Trial, description
 from headgate.engine.journal import Journal
 from headgate.errors import DeclarationError, StoreError, shown
 from headgate.io import Clock, Disk, RealClock
-from headgate.kernels.kernel import check_compiles
+from headgate.kernels.building import check_compiles
 from headgate.state.table import Table
 
 MEND = (

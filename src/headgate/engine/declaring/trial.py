@@ -23,7 +23,7 @@ from headgate.engine.declaring.drafts import Draft, Drafts
 from headgate.engine.declaring.migrations import Migration
 from headgate.engine.declaring.steps import Contents, code_of
 from headgate.errors import InputError
-from headgate.kernels.kernel import build_check, first_failure
+from headgate.kernels.building import build_check, first_failure
 from headgate.kernels.pointers import address
 from headgate.query.stored import recorded_names
 from headgate.state.constraint import Unique

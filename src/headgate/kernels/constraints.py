@@ -1,4 +1,4 @@
-"""Constraint source: the part of a step that keeps unique columns and references.
+"""Constraints: the part of a step that keeps unique columns and references.
 
 At the end of a transaction, for each row it changed: its entries in the indexes and its counts are
 exchanged for those of the new row; then every constraint that could be broken is judged; if one is,
@@ -8,19 +8,55 @@ parameters may name one row; it is never set between transactions.
 
 from __future__ import annotations
 
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from numba import njit
 from numba.core import types
 from numba.extending import intrinsic
 
 from headgate.compiling.values import STORED_LLVM
 from headgate.kernels.pointers import I64
+from headgate.kernels.pointers import get_word as get
+from headgate.kernels.pointers import set_word as put
+from headgate.kernels.steps import differs
+from headgate.state import integrity
 from headgate.state.constraint import Constraint, Reference, Unique
 from headgate.state.layout import row_layout
 from headgate.state.table import Access
 
 if TYPE_CHECKING:
-    from headgate.kernels.source import SourceWriter
+    from headgate.kernels.generating import Generator
+
+SEEN_BIT = 4  # of a row's header, see above
+
+
+@njit(nogil=True)
+def marks(words: int, slot: int, undo: int, u: int, width: int) -> bool:
+    """Whether this row changed and was not seen before; it is marked as seen."""
+    header = get(words, slot * width)
+    if header & SEEN_BIT or not differs(words, slot, undo, u, width):
+        return False
+    put(words, slot * width, header | SEEN_BIT)
+    return True
+
+
+@njit(nogil=True)
+def unmarks(words: int, slot: int, width: int) -> bool:
+    header = get(words, slot * width)
+    put(words, slot * width, header & ~SEEN_BIT)
+    return header & SEEN_BIT != 0
+
+
+def _by_address(function: Any) -> Any:
+    """The open addressing of a unique index, on the words of its entries by their address."""
+    plain = function.py_func
+    space = {**plain.__globals__, "get": get, "put": put}
+    return njit(nogil=True)(FunctionType(plain.__code__, space, plain.__name__))
+
+
+enter, leave = _by_address(integrity.enter), _by_address(integrity.leave)
+SHARED = {"marks": marks, "unmarks": unmarks, "enter": enter, "leave": leave}
 
 
 def column_word(offset: int, stored: str, row_bytes: int) -> Any:
@@ -42,17 +78,17 @@ def column_word(offset: int, stored: str, row_bytes: int) -> Any:
     return at
 
 
-class ConstraintWriter:
+class ConstraintText:
     """Writes the functions and the lines that keep the constraints of one set of transactions."""
 
-    def __init__(self, writer: SourceWriter) -> None:
-        self.writer = writer
-        found = (one for number in range(len(writer.signatures)) for one in self.of(number))
+    def __init__(self, generator: Generator) -> None:
+        self.generator = generator
+        found = (one for number in range(len(generator.signatures)) for one in self.of(number))
         self.constraints: tuple[Constraint, ...] = tuple(dict.fromkeys(found))
 
     def of(self, number: int) -> tuple[Constraint, ...]:
         """What transaction `number` may break, in the order of judgement."""
-        return self.writer.constraints[number]
+        return self.generator.constraints[number]
 
     def number(self, constraint: Constraint) -> int:
         return self.constraints.index(constraint)
@@ -62,14 +98,14 @@ class ConstraintWriter:
         number = self.number(constraint)
         if isinstance(constraint, Unique):
             return [f"unique_{number}", f"unique_mask_{number}"]
-        parent = self.writer.number_of(constraint.parent)
+        parent = self.generator.number_of(constraint.parent)
         return [f"children_{number}", f"words_{parent}", f"entries_{parent}", f"mask_{parent}"]
 
     def scope(self) -> dict[str, Any]:
         """The columns that the functions read."""
         found = {}
         for constraint in self.constraints:
-            table = self.writer.declared[constraint.table]
+            table = self.generator.declared[constraint.table]
             layout = row_layout(table.schema, table.key)
             for part, name in enumerate(constraint.columns):
                 field = layout.field(name)
@@ -82,7 +118,7 @@ class ConstraintWriter:
     def functions(self) -> list[str]:
         if not self.constraints:
             return []
-        parts = [_PRELUDE]
+        parts = []
         for constraint in self.constraints:
             make = self._unique if isinstance(constraint, Unique) else self._reference
             parts.append(make(constraint))
@@ -107,14 +143,14 @@ class ConstraintWriter:
     def _reference(self, reference: Constraint) -> str:
         if not isinstance(reference, Reference):
             return ""
-        number, parent = self.number(reference), self.writer.number_of(reference.parent)
-        width = self.writer.table_width(self.writer.declared[reference.parent])
+        number, parent = self.number(reference), self.generator.number_of(reference.parent)
+        width = self.generator.table_width(self.generator.declared[reference.parent])
         values = ", ".join(self._values(reference, "words", "slot"))
         text = _REFERENCE.format(number=number, parent=parent, width=width, values=values)
         return self._alive(reference) + text
 
     def _alive(self, constraint: Constraint) -> str:
-        width = self.writer.table_width(self.writer.declared[constraint.table])
+        width = self.generator.table_width(self.generator.declared[constraint.table])
         return _ALIVE.format(number=self.number(constraint), width=width)
 
     # --- the end of a step --------------------------------------------------------------------
@@ -124,31 +160,25 @@ class ConstraintWriter:
         constraints = self.of(number)
         if not constraints:
             return []
-        lines = ["    u = word(0)", *self._each_row(number, self._exchanged)]
-        lines.append("    broken = 0")
+        lines = ["u = word(0)", *self._each_row(number, self._exchanged), "broken = 0"]
         for constraint in constraints:
             lines += self._judged(number, constraint)
-        lines += ["    if broken != 0:", "        u = word(0)"]
-        lines += ["    " + line for line in self._each_row(number, self._exchanged_back)]
-        lines += [f"        restore_{number}(e, frame)", "        return broken"]
+        back = ["u = word(0)", *self._each_row(number, self._exchanged_back)]
+        back += [f"undo_{number}(e, frame)", "return broken"]
+        lines += ["if broken != 0:", *("    " + line for line in back)]
         return [*lines, *self._each_row(number, self._unmarked)]
 
     def _each_row(self, number: int, body: Any) -> list[str]:
         """The body for every row that may have changed, the place of its old copy in u."""
         lines = []
-        for place, access in self.writer.accesses(number):
-            if access.read_only:
-                continue
-            inside = "    "
-            if access.form == "each":
-                lines += self.writer.loop(place)
-                inside = "        "
-            lines += [inside + line for line in body(number, place, access)]
-            lines.append(f"{inside}u += {self.writer.width(access)}")
+        for place, access in self.generator.accesses(number):
+            if not access.read_only:
+                inside = [*body(number, place, access), f"u += {self.generator.width(access)}"]
+                lines += self.generator.rows(place, access, inside)
         return lines
 
     def _row(self, place: int, access: Access) -> str:
-        return f"words_{self.writer.number(access.table)}, s_{place}"
+        return f"words_{self.generator.number(access.table)}, s_{place}"
 
     def _exchange(self, number: int, access: Access, old: str, new: str, slot: str) -> list[str]:
         """For every constraint of the row's own table: the old row out, the new one in."""
@@ -161,27 +191,30 @@ class ConstraintWriter:
         return lines or ["    pass"]
 
     def _exchanged(self, number: int, place: int, access: Access) -> list[str]:
-        row, width = self._row(place, access), self.writer.width(access)
+        row, width = self._row(place, access), self.generator.width(access)
         exchanges = self._exchange(number, access, "undo + 8 * u, 0", row, f"s_{place}")
         return [f"if marks({row}, undo, u, {width}):", *exchanges]
 
     def _exchanged_back(self, number: int, place: int, access: Access) -> list[str]:
-        row, width = self._row(place, access), self.writer.width(access)
+        row, width = self._row(place, access), self.generator.width(access)
         exchanges = self._exchange(number, access, row, "undo + 8 * u, 0", f"s_{place}")
         return [f"if unmarks({row}, {width}):", *exchanges]
 
     def _unmarked(self, number: int, place: int, access: Access) -> list[str]:
-        return [f"unmarks({self._row(place, access)}, {self.writer.width(access)})"]
+        return [f"unmarks({self._row(place, access)}, {self.generator.width(access)})"]
 
     def _judged(self, number: int, constraint: Constraint) -> list[str]:
         """Is it broken by a row that changed? Only rows of its table or of its parent can."""
         lines = []
-        reason = self.writer.reason(constraint.reason)
+        reason = self.generator.reason(constraint.reason)
         arrays = ", ".join(self.arguments(constraint))
-        for place, access in self.writer.accesses(number):
+        for place, access in self.generator.accesses(number):
             if access.read_only:
                 continue
-            words, width = f"words_{self.writer.number(access.table)}", self.writer.width(access)
+            words, width = (
+                f"words_{self.generator.number(access.table)}",
+                self.generator.width(access),
+            )
             row, tests = f"{words}, s_{place}", []
             header = f"get({words}, s_{place} * {width}) & 5"
             if access.table.name == constraint.table:
@@ -190,57 +223,12 @@ class ConstraintWriter:
             if isinstance(constraint, Reference) and access.table.name == constraint.parent:
                 children = f"get(children_{self.number(constraint)}, s_{place})"
                 tests.append(f"{header} == 4 and {children} != 0")
-            inside = "    "
-            if tests and access.form == "each":
-                lines += self.writer.loop(place)
-                inside = "        "
+            inside = []
             for test in tests:
-                lines += [f"{inside}if broken == 0 and {test}:", f"{inside}    broken = {reason}"]
+                inside += [f"if broken == 0 and {test}:", f"    broken = {reason}"]
+            lines += self.generator.rows(place, access, inside) if inside else []
         return lines
 
-
-_PRELUDE = '''@njit(nogil=True)
-def marks(words, slot, undo, u, width):
-    """Whether this row changed and was not seen before; it is marked as seen."""
-    header = get(words, slot * width)
-    if header & 4 or not differs(words, slot, undo, u, width):
-        return False
-    put(words, slot * width, header | 4)
-    return True
-
-
-@njit(nogil=True)
-def unmarks(words, slot, width):
-    header = get(words, slot * width)
-    put(words, slot * width, header & -5)
-    return header & 4 != 0
-
-
-@njit(nogil=True)
-def enter(entries, mask, value, slot):
-    place = (value >> 32) & mask
-    while get(entries, place) != 0:
-        place = (place + 1) & mask
-    put(entries, place, (value & -0x100000000) | (slot + 1))
-
-
-@njit(nogil=True)
-def leave(entries, mask, value, slot):
-    place = (value >> 32) & mask
-    while (get(entries, place) & 0xFFFFFFFF) - 1 != slot:
-        if get(entries, place) == 0:
-            return
-        place = (place + 1) & mask
-    gap = place
-    while True:
-        place = (place + 1) & mask
-        entry = get(entries, place)
-        if entry == 0:
-            break
-        if ((place - (entry >> 32)) & mask) >= ((place - gap) & mask):
-            put(entries, gap, entry)
-            gap = place
-    put(entries, gap, 0)'''
 
 _ALIVE = """@njit(nogil=True)
 def alive_{number}(words, slot):

@@ -1,14 +1,15 @@
-"""Kernels: the compiled loop over a batch in serial order, generated for one set of transactions.
+"""Building: the kernels of one set of transactions, made of plain functions and generated pieces.
 
-For each event: find its rows, keep a copy of those it may change, run the function, and either mark
-what changed or put the copy back. Codes out: 0 for committed, a text's code or a fixed reason for
-aborted. An exception leaves the kernel at once; `restore` then undoes that one event.
+There are four families, each made when it is first asked for: the serial loop, whole transactions
+on several threads (in_place.py), units over versions (over_versions.py), and the protocols. They
+share the frame; compiled code is kept by the cache under a fingerprint of all that went into it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 from numba.core import types
@@ -29,9 +30,20 @@ from headgate.compiling.signature import (
 from headgate.compiling.slicing import Cut, Slicing, slice_transaction
 from headgate.compiling.values import RowsType, code_of
 from headgate.errors import DeclarationError
-from headgate.kernels import atomics, ticks, versions
+from headgate.kernels import (
+    comparison,
+    constraints,
+    explorations,
+    in_place,
+    over_versions,
+    protocols,
+    serial,
+    versions,
+)
+from headgate.kernels.binding import bind, codes
 from headgate.kernels.frame import FrameLayout
-from headgate.kernels.isolation_source import MOVING, PROTOCOL, PROTOCOLS, IsolationWriter
+from headgate.kernels.generating import Generator, output_words
+from headgate.kernels.generating_units import UnitGenerator
 from headgate.kernels.pointers import (
     event_at,
     fixed_word,
@@ -41,10 +53,7 @@ from headgate.kernels.pointers import (
     rows_at,
     set_word,
 )
-from headgate.kernels.scheme_source import SCHEMES, SchemeWriter
-from headgate.kernels.source import SourceWriter, output_words
 from headgate.kernels.steps import STEPS
-from headgate.kernels.unit_source import UNIT_KERNELS, UnitWriter
 from headgate.state.compiled import prefetch
 from headgate.state.constraint import Constraint
 from headgate.state.index import mix
@@ -54,60 +63,56 @@ from headgate.state.table import Access, Table
 
 @dataclass(frozen=True)
 class Kernel:
-    """The compiled loop and the undo of one event, with the layout of the frame they take."""
+    """The compiled loop and the undo of one event, and who writes more for these transactions."""
 
     run: Any
     restore: Any
-    reasons: tuple[str, ...]  # the fixed reasons; reason code -1 - i means reasons[i]
-    tables: tuple[Table, ...]
-    layout: FrameLayout
-    schemes: Mapping[str, Any]  # the parallel kernels by name, and `resolve` and `collect`
-    constraints: tuple[Constraint, ...] = ()  # those it keeps, by number
+    resolve: Any  # the look-ups of a whole batch
+    generator: Generator
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """The fixed reasons; reason code -1 - i means reasons[i]."""
+        return tuple(self.generator.reasons)
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        return self.generator.tables
+
+    @property
+    def layout(self) -> FrameLayout:
+        return self.generator.layout
+
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        """Those it keeps, by number."""
+        return self.generator.judge.constraints
 
 
 def build_kernel(
     signatures: Sequence[Signature], declared: Sequence[Table] = (), updates: bool = False
 ) -> Kernel:
-    """Generate and compile (or load) the kernel of these transactions, numbered as given.
+    """Make and compile (or load) the serial loop of these transactions, numbered as given.
 
     `declared` are the engine's tables when a constraint of theirs may matter, else none; with
     `updates` it keeps the rows as each transaction leaves them.
     """
-    writer = SourceWriter(signatures, declared, updates)
-    source = writer.source() + "\n\n" + SchemeWriter(writer).source()
-    functions = [signature.function for signature in signatures]
-    described = repr([(signature.event, signature.parameters) for signature in signatures])
-    mark = cache.fingerprint(source, tuple(functions), described, tuple(declared))
-    scope = _scope(writer)
-    module = cache.load_source(source, "kernel", mark, scope)
-    reasons = tuple(writer.reasons)
-    schemes = {name: module[name] for name in (*SCHEMES, "resolve", "collect")}
-    return Kernel(
-        module["run"], module["restore"], reasons, writer.tables, writer.layout, schemes,
-        writer.judge.constraints,
-    )  # fmt: skip
+    generator = Generator(signatures, declared, updates)
+    made = _build("kernel", generator, generator.source(), [serial], _scope(generator))
+    return Kernel(made["run"], made["restore"], made["resolve"], generator)
 
 
-@dataclass(frozen=True)
-class IsolationKernels:
-    """The kernels of the protocols, and the layout of the frame they take."""
+def build_transaction_kernels(generator: Generator) -> Mapping[str, Any]:
+    """The kernels by which threads share whole transactions, by name, and `collect`."""
+    modules = [in_place, explorations, comparison]
+    scope = {**_scope(generator), "MAY_UNDO": in_place.MAY_UNDO}
+    return _build("kernel", generator, generator.source(), modules, scope)
 
-    kernels: Mapping[str, Any]
-    layout: FrameLayout
 
-
-def build_isolation_kernels(
-    signatures: Sequence[Signature], updates: bool = False
-) -> IsolationKernels:
-    """Generate and compile (or load) the lock-based and timestamp-based kernels."""
-    writer = SourceWriter(signatures, (), updates, PROTOCOL, MOVING)
-    source = writer.source() + "\n\n" + IsolationWriter(writer).source()
-    functions = [signature.function for signature in signatures]
-    described = repr([(signature.event, signature.parameters) for signature in signatures])
-    mark = cache.fingerprint(source, tuple(functions), described)
-    module = cache.load_source(source, "isolation", mark, _scope(writer))
-    kernels = {name: module[name] for name in (*PROTOCOLS, "resolve_all")}
-    return IsolationKernels(kernels, writer.layout)
+def build_protocol_kernels(generator: Generator) -> Mapping[str, Any]:
+    """The lock-based and the timestamp-based kernel."""
+    scope = {**_scope(generator), "note": protocols.note}
+    return _build("protocol", generator, generator.protocol_source(), [protocols], scope)
 
 
 @dataclass(frozen=True)
@@ -116,64 +121,71 @@ class UnitKernels:
 
     kernels: Mapping[str, Any]
     slicings: tuple[Slicing, ...]
-    layout: FrameLayout
 
     @property
     def slices_max(self) -> int:
         return max(len(slicing.slices) for slicing in self.slicings)
 
 
-def build_unit_kernels(signatures: Sequence[Signature]) -> UnitKernels:
-    """Generate and compile (or load) the unit kernels of these transactions."""
-    slicings = tuple(slice_transaction(signature) for signature in signatures)
-    writer = SourceWriter(signatures)
-    units = UnitWriter(writer, slicings)
-    source = units.source()
-    functions = [signature.function for signature in signatures]
-    declared = repr([(signature.event, signature.parameters) for signature in signatures])
-    mark = cache.fingerprint(source, tuple(functions), declared)
-    scope = _scope(writer)
-    names = (
-        "found",
-        "fail",
-        "settle",
-        "make_ready",
-        "queue_ready",
-        "park",
-        "pause",
-        "meet",
-        "part",
-    )
-    scope |= {name: getattr(versions, name) for name in names}
-    for number, signature in enumerate(signatures):
+def build_unit_kernels(generator: Generator) -> UnitKernels:
+    """Make and compile (or load) the unit kernels of these transactions."""
+    slicings = tuple(slice_transaction(signature) for signature in generator.signatures)
+    units = UnitGenerator(generator, slicings)
+    scope = {**_scope(generator), "found": versions.found, "MAY_UNDO": over_versions.MAY_UNDO}
+    for name in ("note_operation", "begin_unit", "whole_unit"):
+        scope[name] = getattr(over_versions, name)
+    for number, signature in enumerate(generator.signatures):
         roles = {parameter.name: parameter.stands_for for parameter in signature.parameters}
         for place, part in enumerate(slicings[number].slices if units.is_cut(number) else ()):
             cut = Cut(roles, part)
             function = compile_along(signature.function, signature.functions, cut)
             scope[f"function_{number}_{place}"] = function
-    module = cache.load_source(source, "units", mark, scope)
-    return UnitKernels({name: module[name] for name in UNIT_KERNELS}, slicings, writer.layout)
+    modules = [over_versions, explorations, comparison]
+    return UnitKernels(_build("units", generator, units.source(), modules, scope), slicings)
 
 
-def _scope(writer: SourceWriter) -> dict[str, Any]:
+def _build(
+    name: str, generator: Generator, source: str, modules: Sequence[ModuleType],
+    scope: Mapping[str, Any],
+) -> dict[str, Any]:  # fmt: skip
+    """The generated pieces, and the functions of the modules bound to them.
+
+    The code of shared functions is part of the fingerprint, so that a change is never missed.
+    """
+    functions = tuple(signature.function for signature in generator.signatures)
+    described = repr([(one.event, one.parameters) for one in generator.signatures])
+    declared = tuple(generator.declared.values())
+    shared = tuple(one.py_func.__code__ for one in scope.values() if _is_shared(one))
+    mark = cache.fingerprint(source, functions, described, declared, shared)
+    pieces = cache.load_source(source, name, mark, dict(scope))
+    if mark is not None:
+        mark = cache.fingerprint(mark, codes(modules))
+    return bind(modules, pieces, name, mark)
+
+
+def _is_shared(value: Any) -> bool:
+    """Whether it is a compiled function of ours, the same for all programs."""
+    plain = getattr(value, "py_func", None)
+    return plain is not None and plain.__module__.startswith("headgate.")
+
+
+def _scope(generator: Generator) -> dict[str, Any]:
     """The objects the source refers to: user functions, checks and pointer intrinsics."""
     scope: dict[str, Any] = {"code_of": code_of, "get": get_word, "put": set_word}
     scope["fixed"] = fixed_word
     # A constant would be a type of its own, and whatever is called with it compiled once more.
     scope |= {"mix": mix, "prefetch": prefetch, "word": types.int64}
     scope |= {step.py_func.__name__: step for step in STEPS}
-    for name in ("add", "barrier", "give_way", "load", "store", "swap_if", "wait_for"):
-        scope[name] = getattr(atomics, name)
-    scope |= {"tick": ticks.tick, "spend": ticks.spend}
+    scope |= {**constraints.SHARED, "note_row": in_place.note_row}
     done: dict[Any, Any] = {}
-    for number, signature in enumerate(writer.signatures):
+    for number, signature in enumerate(generator.signatures):
         scope[f"function_{number}"] = compile_along(signature.function, signature.functions)
         scope[f"event_{number}"] = event_at(event_type(signature))
         if signature.output is not None:
             record = output_type(signature.name, signature.output)
             words = output_words(signature)
             scope[f"output_{number}"] = record_at(record, 8 * words)
-        for place, access in writer.accesses(number):
+        for place, access in generator.accesses(number):
             size = 8 * row_layout(access.table.schema, access.table.key).words
             row = row_type(access)
             scope[f"row_{place}"] = record_at(row, size)
@@ -182,10 +194,10 @@ def _scope(writer: SourceWriter) -> dict[str, Any]:
                 column = column_places(signature.event)[name]
                 kind = signature.event[name].type.element or signature.event[name].type
                 scope[f"key_{place}_{part}"] = key_at(column, STORED[kind.kind])
-    for place, table in enumerate(writer.tables):
+    for place, table in enumerate(generator.tables):
         if table.check is not None:
             scope[f"check_{place}"] = compile_along(check_function(table), done)
-    return scope | writer.judge.scope()
+    return scope | generator.judge.scope()
 
 
 def compile_first(kernel: Any) -> None:

@@ -1,0 +1,230 @@
+"""Generating units: the text of what differs between transactions that run over versions of rows.
+
+For each slice of each transaction, and for each transaction as a whole, a function `perform`: copy
+the versions it reads to rows of its own, run the function on them, test the checks, and keep the
+rows it writes as new versions. Which units an event consists of is listed by `list_units`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headgate.compiling.signature import OutputColumns
+from headgate.compiling.slicing import Slice, Slicing, whole_slice
+from headgate.kernels.generating import Generator
+from headgate.kernels.versions import RANK_ABORT, RANK_CHECK, RANK_FOLLOW
+from headgate.state.table import Access
+
+WHOLE = "whole"
+
+
+class UnitGenerator:
+    """Writes the pieces by which one set of transactions runs over versions."""
+
+    def __init__(self, generator: Generator, slicings: Sequence[Slicing]) -> None:
+        self.generator = generator
+        self.slicings = slicings
+        self.may_hang = any(slicing.may_hang for slicing in slicings)
+
+    def is_cut(self, number: int) -> bool:
+        """Whether a transaction runs slice by slice; where one may hang, none does."""
+        return self.slicings[number].whole is None and not self.may_hang
+
+    def source(self) -> str:
+        generator, parts = self.generator, []
+        for number, signature in enumerate(generator.signatures):
+            parts.append(self._list_units(number))
+            parts.append(self._perform(number, WHOLE, whole_slice(signature)))
+            if self.is_cut(number):
+                for place, one in enumerate(self.slicings[number].slices):
+                    parts.append(self._perform(number, str(place), one))
+            parts.append(self._choose(number))
+        parts.append(generator.dispatch("list_units", "e, i, whole, k, u, r, frame"))
+        parts.append(generator.dispatch("perform", "u, i, e, keys, frame"))
+        return generator.joined(parts)
+
+    def parameters(self, number: int) -> list[tuple[str, int, Access]]:
+        """The accesses of a transaction: parameter, number over all transactions, access."""
+        named = [
+            parameter.name
+            for parameter in self.generator.signatures[number].parameters
+            if isinstance(parameter.stands_for, Access)
+        ]
+        places = self.generator.accesses(number)
+        return [(name, *found) for name, found in zip(named, places, strict=True)]
+
+    def _written(self, number: int) -> set[str]:
+        """The parameters whose rows the transaction may change."""
+        if not self.is_cut(number):
+            return set(whole_slice(self.generator.signatures[number]).writes)
+        return set().union(*(one.writes for one in self.slicings[number].slices))
+
+    # --- what an event consists of ------------------------------------------------------------
+
+    def _list_units(self, number: int) -> str:
+        lines, written, is_cut = ["first = k"], self._written(number), self.is_cut(number)
+        lines += ["named = word(0)"] if is_cut else []
+        for name, place, access in self.parameters(number):
+            table, write = self.generator.number(access.table), int(name in written)
+            given = f"{place}, {{j}}, {table}, s_{place}, {write}, first, k, frame"
+            body = [f"k = note_operation({given})"]
+            body += [f"named += 1 if s_{place} >= 0 else 0"] if is_cut else []
+            lines += self.generator.span(place, access)
+            lines += self.generator.rows(place, access, body)
+        whole = ["r = whole_unit(u, i, first, k, r, frame)", "u += 1"]
+        if is_cut:
+            # Where two parameters name one row, the slices would have to know of each other.
+            lines += ["if whole or named > k - first:", *_inside(whole)]
+            lines += ["else:", *_inside(self._list_slices(number))]
+        else:
+            lines += whole
+        given = "e, i, whole, k, u, r, frame"
+        return self.generator.function(f"list_units_{number}", [*lines, "return k, u, r"], given)
+
+    def _list_slices(self, number: int) -> list[str]:
+        lines = []
+        for slice_number, one in enumerate(self.slicings[number].slices):
+            lines.append(f"begin_unit(u, i, {slice_number}, r, frame)")
+            for name, place, access in self.parameters(number):
+                if name not in one.reads:
+                    continue
+                body = [
+                    f"q = get(get(lists, {2 * place}), {{j}})",
+                    "if q >= 0:",
+                    "    put(reads, r, q)",
+                    "    r += 1",
+                ]
+                if name in one.writes:
+                    body.append("    put(unit_of, q, u)")
+                lines += self.generator.rows(place, access, body)
+            lines.append("u += 1")
+        return lines
+
+    # --- one unit -----------------------------------------------------------------------------
+
+    def _choose(self, number: int) -> str:
+        """The slice that a unit is, or all of the transaction."""
+        call = f"perform_{number}_{{0}}(u, i, e, keys, frame)"
+        lines = []
+        if self.is_cut(number):
+            lines.append("slice_number = get(part, u)")
+            for place in range(len(self.slicings[number].slices)):
+                lines += [f"if slice_number == {place}:", f"    return {call.format(place)}"]
+        lines.append(f"return {call.format(WHOLE)}")
+        return self.generator.function(f"perform_{number}", lines, "u, i, e, keys, frame")
+
+    def _perform(self, number: int, label: str, part: Slice) -> str:
+        body: list[str] = []
+        creates: list[str] = []
+        missing: list[str] = []
+        for name, place, access in self.parameters(number):
+            body += self.generator.span(place, access)
+            if name in part.reads:
+                body += self._gather(place, access)
+                alive = f"get(scratch, {self.generator.number(access.table)})"
+                creates += self._create(place, access, alive) if access.create else []
+                missing += self._missing(place, access, alive) if not access.create else []
+        body += [*missing, *creates, "if keys:", "    return 0"]
+        body += self._call(number, label, part)
+        body += self._checks(number, part)
+        body += self._keep(number, part)
+        name = f"perform_{number}_{label}"
+        return self.generator.function(name, [*body, "return 0"], "u, i, e, keys, frame")
+
+    def _local(self, place: int) -> str:
+        """The place of a row's copy among the scratch rows of its table."""
+        return f"get(get(lists, {2 * place + 1}), {{j}})"
+
+    def _row(self, place: int, access: Access) -> list[str]:
+        """Sets q (operation), f (address of the version it reads) and c (address of its copy)."""
+        table, width = self.generator.number(access.table), self.generator.width(access)
+        base = f"words_{table} + {8 * width} * s_{place}"
+        return [
+            f"q = get(get(lists, {2 * place}), {{j}})",
+            f"f = found(q, {base}, frame)",
+            f"c = get(scratch, {table}) + {8 * width} * get(locals, q)",
+        ]
+
+    def _gather(self, place: int, access: Access) -> list[str]:
+        lines = [*self._row(place, access), f"copy(f, c, {self.generator.width(access)})"]
+        if not access.create:
+            first, *others = lines
+            lines = [first, "if q >= 0:", *_inside(others)]
+        return self.generator.rows(place, access, lines)
+
+    def _create(self, place: int, access: Access, base: str) -> list[str]:
+        table, width = self.generator.number(access.table), self.generator.width(access)
+        made = f"defaults_{table}, {len(access.table.key)}, {width}"
+        create = f"create({base}, {self._local(place)}, {made})"
+        return self.generator.rows(place, access, [create])
+
+    def _missing(self, place: int, access: Access, base: str) -> list[str]:
+        width = self.generator.width(access)
+        code = self.generator.reason(f"missing key: {access.table.name}")
+        return self.generator.rows(place, access, [
+            f"if get(get(lists, {2 * place}), {{j}}) < 0 or not "
+            f"is_alive({base}, {self._local(place)}, {width}):",
+            f"    put(rank, u, {place})",
+            f"    return {code}",
+        ])  # fmt: skip
+
+    def _call(self, number: int, label: str, part: Slice) -> list[str]:
+        signature, names = self.generator.signatures[number], []
+        accesses = iter(self.parameters(number))
+        for parameter in signature.parameters:
+            role = parameter.stands_for
+            if role is None:
+                names.append(f"event_{number}(columns_{number}, e)")
+            elif isinstance(role, OutputColumns):
+                names.append(f"output_{number}(out_{number}, i)")
+            else:
+                _, place, access = next(accesses)
+                base = f"get(scratch, {self.generator.number(access.table)})"
+                local = self._local(place).replace("{j}", "e")
+                places = f"get(lists, {2 * place + 1})"
+                names.append(self.generator.value(place, access, base, places, local))
+        called = f"function_{number}" if label == WHOLE else f"function_{number}_{label}"
+        rank = RANK_ABORT if part.is_head else RANK_FOLLOW
+        return [
+            *(self.generator.clear(number) if part.is_head else []),
+            f"why = {called}({', '.join(names)})",
+            "if why is not None:",
+            f"    put(rank, u, {rank})",
+            "    reason_code = code_of(why)",
+            "    return reason_code if reason_code != 0 else -1",
+        ]
+
+    def _checks(self, number: int, part: Slice) -> list[str]:
+        lines = []
+        for name, place, access in self.parameters(number):
+            if name not in part.writes or access.table.check is None:
+                continue
+            table, width = self.generator.number(access.table), self.generator.width(access)
+            check = f"check failed: {access.table.name}: {access.table.check.text}"
+            row = f"row_{place}(get(scratch, {table}), {self._local(place)})"
+            lines += self.generator.rows(place, access, [
+                *self._row(place, access),
+                f"if get(c, 0) & 1 and differ(f, c, {width}):",
+                f"    if not check_{table}({row}):",
+                f"        put(rank, u, {RANK_CHECK + place})",
+                f"        return {self.generator.reason(check)}",
+            ])  # fmt: skip
+        return lines
+
+    def _keep(self, number: int, part: Slice) -> list[str]:
+        """The rows it writes become versions; whether one differs decides if its row changed."""
+        lines = []
+        for name, place, access in self.parameters(number):
+            if name not in part.writes:
+                continue
+            width = self.generator.width(access)
+            lines += self.generator.rows(place, access, [
+                *self._row(place, access),
+                f"put(version_changed, q, differ(f, c, {width}))",
+                f"copy(c, versions + 8 * get(version_offsets, q), {width})",
+            ])  # fmt: skip
+        return lines
+
+
+def _inside(lines: Sequence[str]) -> list[str]:
+    return ["    " + line for line in lines]

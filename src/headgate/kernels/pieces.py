@@ -1,0 +1,86 @@
+"""Pieces: what kernels call and only a set of transactions can give, see generating.py.
+
+They are declared here so that kernels are ordinary typed functions; `binding.bind` puts the
+program's own in their place. `e` is an event row, `i` a position, `frame` the address of a frame.
+"""
+
+from __future__ import annotations
+
+from headgate.kernels.binding import unbound
+
+
+def seek(e: int, frame: int) -> int:
+    """Ask for the index entries that the look-ups of one event begin at."""
+    unbound()
+
+
+def fetch(e: int, frame: int) -> int:
+    """Ask for the rows of one event: those known, and those its look-ups will find first."""
+    unbound()
+
+
+def look_up(e: int, frame: int) -> int:
+    """Find the rows of one event that must be there."""
+    unbound()
+
+
+def step(e: int, i: int, epoch: int, frame: int) -> int:
+    """Run one transaction in the tables; 0 when it committed, else its reason and no trace."""
+    unbound()
+
+
+def undo(e: int, frame: int) -> int:
+    """Put the rows of one event back as they were before its step."""
+    unbound()
+
+
+def list_rows(e: int, first: int, frame: int) -> int:
+    """List the operations of one event from place `first` on; returns the place after them."""
+    unbound()
+
+
+def list_units(
+    e: int, i: int, whole: int, k: int, u: int, r: int, frame: int
+) -> tuple[int, int, int]:
+    """List the operations, units and reads of one event; returns the places after them."""
+    unbound()
+
+
+def perform(u: int, i: int, e: int, keys: int, frame: int) -> int:
+    """Run one unit over versions, or with `keys` only see to its keys; its reason, or 0."""
+    unbound()
+
+
+def gather(e: int, frame: int) -> int:
+    """The operations of one event, each row once; returns how many."""
+    unbound()
+
+
+def point(e: int, frame: int) -> int:
+    """Let the thread's own frame find the rows of one event at their private slots."""
+    unbound()
+
+
+def attempt(task: int, eager: int, frame: int) -> int:
+    """Run one task; 1 when an abort must be settled before others go on."""
+    unbound()
+
+
+def is_run(task: int, frame: int) -> bool:
+    """Whether all of a task has run."""
+    unbound()
+
+
+def finish(task: int, frame: int) -> int:
+    """Tell those that wait for a task; returns one that may run at once, or -1."""
+    unbound()
+
+
+def next_stratum(stratum: int, eager: int, frame: int) -> int:
+    """Where all threads go on when they have met at the end of a stratum."""
+    unbound()
+
+
+def is_over(threads: int, is_queued: int, frame: int) -> int:
+    """Meet when nothing seems left to run; whether that is so once aborts are settled."""
+    unbound()
