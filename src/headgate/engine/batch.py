@@ -56,7 +56,6 @@ class Batches:
 
     def __init__(
         self,
-        engine: object,
         memory: Memory,
         journal: Journal,
         guard: Guard,
@@ -66,7 +65,7 @@ class Batches:
         *,
         logs_input: bool,
     ) -> None:
-        self._engine = engine
+        self.engine: object = None
         self._memory, self._journal, self._guard, self._lock = memory, journal, guard, lock
         self.clock: Clock = clock
         self._now = clock.monotonic

@@ -2,7 +2,7 @@
 
 Its methods are short: what came in goes the way of a batch (batch.py), by what was said of its
 stream (stream.py, terms.py); calls gather in a queue (calls/); what is read is a whole, durable
-epoch (reading.py). What is here is how these are put together, at the beginning and at the end.
+epoch (reading.py). How an engine is put together, and which one has which store, is in opening.py.
 """
 
 from __future__ import annotations
@@ -21,35 +21,18 @@ import pyarrow as pa
 
 from headgate.durability import Retention
 from headgate.engine import opening
-from headgate.engine.batch import Batches
 from headgate.engine.calls.calling import Call, Calls, event_columns
-from headgate.engine.calls.keyed import Once, checked_key
-from headgate.engine.declaring.declarations import (
-    DeclaredStreams,
-    first_names,
-    fit_program,
-    merged_manifest,
-    refuse_broken,
-    storages_of,
-)
+from headgate.engine.calls.keyed import checked_key
 from headgate.engine.declaring.migrating import checked, migrated
 from headgate.engine.declaring.migrations import Migration
-from headgate.engine.journal import CLOSED, EngineLock, Guard, Journal
-from headgate.engine.loading import Loading
-from headgate.engine.memory import Memory
+from headgate.engine.journal import CLOSED, Journal
 from headgate.engine.metrics import Metrics
 from headgate.engine.origins import Applied
-from headgate.engine.reading import Getter, Reading
-from headgate.engine.rerun import check_recovery, fingerprint_of
+from headgate.engine.reading import Getter
+from headgate.engine.rerun import check_recovery
 from headgate.engine.results import Result
 from headgate.engine.stream import EngineStream
-from headgate.engine.terms import (
-    Options,
-    Routes,
-    understood,
-    with_options,
-    words_key,
-)
+from headgate.engine.terms import Options, Routes, understood, with_options, words_key
 from headgate.io import Clock, Disk, RealClock
 from headgate.isolation.levels import Recording
 from headgate.parallel.decision import Decision
@@ -57,7 +40,6 @@ from headgate.parallel.figures import Figures
 from headgate.query.answer import Answer
 from headgate.query.sql import Parameters
 from headgate.state.display import html_table, names
-from headgate.state.storage import Storages
 from headgate.state.table import Table
 from headgate.transactions import Transaction, by_name, find_table, find_transaction
 
@@ -102,14 +84,11 @@ def open_engine(
     clock = clock or RealClock()
     named = by_name(tables, "table", Table)
     functions = by_name(transactions, "transaction", Transaction)
-    given = checked(migrations)
-    program = opening.Newcomer(
-        named, functions, given, recovery == "weak", changed_code == "accept", disk
-    )
+    is_weak, accepts = recovery == "weak", changed_code == "accept"
+    program = opening.Newcomer(named, functions, checked(migrations), is_weak, accepts, disk)
     open_journal = functools.partial(Journal.open, path, disk, clock, durability, retain)
-    judge = program.judge if takeover else None
-    journal = opening.open_owned(open_journal, path, disk, judge)
-    journal = migrated(journal, open_journal, given, list(named.values()), clock)
+    journal = opening.open_owned(open_journal, path, disk, program.judge if takeover else None)
+    journal = migrated(journal, open_journal, program.migrations, list(named.values()), clock)
     try:
         return Engine(journal, program, clock)
     except BaseException:
@@ -142,74 +121,23 @@ class Engine:
         program: opening.Newcomer,
         clock: Clock,
     ) -> None:
-        self._clock = clock
-        self._journal = journal
-        self._is_weak = program.is_weak and journal.store is not None
         self._is_closed = True  # until it is whole
-        self._guard = Guard(journal)
-        self._lock = EngineLock(self._guard)
-        self._migrations = program.migrations
-        self.transactions: dict[str, Transaction] = dict(program.transactions)
-        self._begin(program)
+        parts = opening.Parts(journal, program, clock)
+        self._clock, self._journal, self._memory = clock, journal, parts.memory
+        self._guard, self._lock = parts.guard, parts.lock
+        self._is_weak, self._declared = parts.is_weak, parts.declared
+        self._batches, self._executors = parts.batches, parts.batches.executors
+        self._loading, self._reading = parts.loading, parts.reading
+        self.tables: dict[str, Table] = parts.tables
+        self.transactions: dict[str, Transaction] = parts.transactions
+        self.calls: Calls = parts.calls
+        self._said: dict[tuple[Any, ...], EngineStream] = {}  # the streams by what was said
+        self._getters: dict[Any, Getter] = {}  # by name and by identity of our tables
+        parts.batches.engine = self
+        parts.begin(program)
         self._is_closed = False
         opening.note(self)
-
-    def _begin(self, program: opening.Newcomer) -> None:
-        """Fit the program to the store, recover its state and note what is new."""
-        manifest = self._journal.manifest
-        tables, results = fit_program(manifest, program.tables, self.transactions, self._migrations)
-        self.tables: dict[str, Table] = tables
-        self._declared = DeclaredStreams(results, self._declare)
-        self._memory = Memory(tables, Storages(storages_of(manifest, tables)))
-        self._join_parts()
-        for transaction in self.transactions.values():
-            # Literals take their codes before any text from the store can take them.
-            self._batches.executor((transaction,))
-            if self._is_weak:
-                fingerprint_of((transaction,))  # refuse now what could not be logged later
-        self._recover(program)
-        self._guard.publish(self._memory.epoch)  # what was recovered is durable
-        refuse_broken(self._memory.rows, manifest.get("tables", {}))
-        self._memory.note_loaded(manifest.get("loaded"))
-        self._declare()
-        self._batches.streams.begin()
         LOG.info("opened %r", self)
-
-    def _join_parts(self) -> None:
-        """What runs batches, loads, takes calls and reads, over one memory and one journal."""
-        memory, journal, guard, lock = self._memory, self._journal, self._guard, self._lock
-        self._batches = Batches(
-            self, memory, journal, guard, lock, self._clock, self._declared,
-            logs_input=self._is_weak,
-        )  # fmt: skip
-        self._executors = self._batches.executors
-        self._said: dict[tuple[Any, ...], EngineStream] = {}  # the streams by what was said
-        self._loading = Loading(memory, journal, guard, self._clock, self._declare)
-        run, wait = self._batches.run_calls, self._batches.await_durable
-        once, called = Once(memory.calls), first_names(self._declared.columns)
-        self.calls: Calls = Calls(run, wait, guard, lock, once, self.transactions, called)
-        self._reading = Reading(memory, journal, guard, lock)
-        self._getters: dict[Any, Getter] = {}  # by name and by identity of our tables
-
-    def _recover(self, program: opening.Newcomer) -> None:
-        recovered = self._journal.recover(self._memory.restoring)
-        if recovered is None:
-            return
-        self._memory.restore(recovered)
-        accept = program.accepts_changed_code
-        for commit in recovered.pending:
-            if commit.input is None:
-                self._memory.apply(commit)
-            else:
-                self._batches.rerun(commit, commit.input, self.transactions, accept)
-
-    def _declare(self) -> None:
-        """Write the manifest when it does not yet say all that this program declares."""
-        before = self._journal.manifest
-        # A new store is beyond all the migrations that its program knows, from the start.
-        seen = () if before.get("tables") else self._migrations
-        merged = merged_manifest(before, self.tables, self._declared.columns, seen)
-        self._journal.declare({**merged, "loaded": dict(self._memory.loaded)})
 
     @property
     def epoch(self) -> int:

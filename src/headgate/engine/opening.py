@@ -1,4 +1,4 @@
-"""Opening: which engine of this process has which store, and whether another program may have it.
+"""Opening: which engine has which store, who may take it over, and how an engine is put together.
 
 Invariants: at most one engine of a process has a store open. None is kept alive by being known here
 or by a thread of its own; one that is dropped releases its store, and at the end of the process all
@@ -22,15 +22,31 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from headgate.durability import Retention, StoreReader
-from headgate.engine.declaring.declarations import fit_program, new_constraints, refuse_broken
+from headgate.engine.batch import Batches
+from headgate.engine.calls.calling import Calls
+from headgate.engine.calls.keyed import Once
+from headgate.engine.declaring.declarations import (
+    DeclaredStreams,
+    first_names,
+    fit_program,
+    merged_manifest,
+    new_constraints,
+    refuse_broken,
+    storages_of,
+)
 from headgate.engine.declaring.migrating import declared_after
 from headgate.engine.declaring.migrations import Migration
 from headgate.engine.events import complete_rows
+from headgate.engine.journal import EngineLock, Guard, Journal
+from headgate.engine.loading import Loading
+from headgate.engine.memory import Memory
+from headgate.engine.reading import Reading
 from headgate.engine.rerun import fingerprint_of, is_code_changed, read_terms
 from headgate.errors import InputError, LockedError, shown
-from headgate.io import Disk, RealDisk, local_folder
+from headgate.io import Clock, Disk, RealDisk, local_folder
 from headgate.query.answer import Answer
 from headgate.state.rows import Rows
+from headgate.state.storage import Storages
 from headgate.state.strings import StringPool
 from headgate.state.table import Table
 from headgate.transactions import Transaction
@@ -181,3 +197,63 @@ def _rows(running: Running, table: Table, stored: Mapping[str, Any], pool: Strin
         found = complete_rows(running.scan(table.name).arrow(), table, table.name)
         rows.restore(np.arange(found.num_rows), found, 0)
     return rows
+
+
+class Parts:
+    """What an engine is made of: who runs batches, loads, takes calls, reads; one memory."""
+
+    def __init__(self, journal: Journal, program: Newcomer, clock: Clock) -> None:
+        self.journal = journal
+        self.is_weak = program.is_weak and journal.store is not None
+        self.guard = guard = Guard(journal)
+        self.lock = lock = EngineLock(guard)
+        self.transactions = dict(program.transactions)
+        self._migrations = program.migrations
+        manifest = journal.manifest
+        self.tables, results = fit_program(
+            manifest, program.tables, self.transactions, program.migrations
+        )
+        self.declared = DeclaredStreams(results, self._declare)
+        self.memory = memory = Memory(self.tables, Storages(storages_of(manifest, self.tables)))
+        self.batches = Batches(
+            memory, journal, guard, lock, clock, self.declared, logs_input=self.is_weak
+        )
+        self.loading = Loading(memory, journal, guard, clock, self._declare)
+        run, wait = self.batches.run_calls, self.batches.await_durable
+        once, called = Once(memory.calls), first_names(results)
+        self.calls = Calls(run, wait, guard, lock, once, self.transactions, called)
+        self.reading = Reading(memory, journal, guard, lock)
+
+    def begin(self, program: Newcomer) -> None:
+        """Recover the state of the store, hold it to the program, and note what is new."""
+        for transaction in self.transactions.values():
+            # Literals take their codes before any text from the store can take them.
+            self.batches.executor((transaction,))
+            if self.is_weak:
+                fingerprint_of((transaction,))  # refuse now what could not be logged later
+        manifest = self.journal.manifest
+        self._recover(program.accepts_changed_code)
+        self.guard.publish(self.memory.epoch)  # what was recovered is durable
+        refuse_broken(self.memory.rows, manifest.get("tables", {}))
+        self.memory.note_loaded(manifest.get("loaded"))
+        self._declare()
+        self.batches.streams.begin()
+
+    def _recover(self, accepts_changed_code: bool) -> None:
+        recovered = self.journal.recover(self.memory.restoring)
+        if recovered is None:
+            return
+        self.memory.restore(recovered)
+        for commit in recovered.pending:
+            if commit.input is None:
+                self.memory.apply(commit)
+            else:
+                self.batches.rerun(commit, commit.input, self.transactions, accepts_changed_code)
+
+    def _declare(self) -> None:
+        """Write the manifest when it does not yet say all that this program declares."""
+        before = self.journal.manifest
+        # A new store is beyond all the migrations that its program knows, from the start.
+        seen = () if before.get("tables") else self._migrations
+        merged = merged_manifest(before, self.tables, self.declared.columns, seen)
+        self.journal.declare({**merged, "loaded": dict(self.memory.loaded)})
