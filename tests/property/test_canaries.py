@@ -24,7 +24,7 @@ from headgate.execution import interpreter, program
 from headgate.execution.interpreter import Interpreter, RecordView
 from headgate.kernels import building, steps
 from headgate.kernels.generating import Generator
-from headgate.state.rows import Rows
+from headgate.state.rows import TableRows
 from headgate.state.strings import StringPool
 from headgate.testing import SerialOracle, difference, results_difference
 from tests.property import making
@@ -182,9 +182,9 @@ def no_check(patch: pytest.MonkeyPatch) -> None:
 
 def free_slots_twice(patch: pytest.MonkeyPatch) -> None:
     """A deleted row's slot stands in the free list twice, so that two rows come to share it."""
-    release = Rows.release
+    release = TableRows.release
 
-    def twice(self: Rows, changed: Any) -> None:
+    def twice(self: TableRows, changed: Any) -> None:
         before = self.free_count
         release(self, changed)
         fresh = self.free[before : self.free_count].copy()
@@ -192,7 +192,7 @@ def free_slots_twice(patch: pytest.MonkeyPatch) -> None:
             self.free[self.free_count : self.free_count + len(fresh)] = fresh
             self.free_count += len(fresh)
 
-    patch.setattr(Rows, "release", twice)
+    patch.setattr(TableRows, "release", twice)
 
 
 def forget_used_texts(patch: pytest.MonkeyPatch) -> None:

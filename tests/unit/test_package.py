@@ -82,10 +82,6 @@ ENUMERATIONS = {f"{PACKAGE}/kernels/ticks.py", f"{PACKAGE}/kernels/versions.py"}
 TWINS = {
     "Int64": "messages of the oracle and of the engine name the type alike, and share no code",
 }
-# And some that still do, until each has a name of its own.
-TWINS_STILL = {"Inlet", "Ran", "Rows", "Running"}
-LATE_STILL = {f"{PACKAGE}/execution/interpreter.py", f"{PACKAGE}/parallel/figures.py"}
-DEAD_STILL = {"NONE"}
 
 Files = Mapping[PurePosixPath, str]
 Rule = Callable[[Files], Iterator[str]]
@@ -162,7 +158,7 @@ def late_imports(files: Files) -> Iterator[str]:
     """An import inside a function breaks a cycle, or spares a heavy package; else it is above."""
     loading = Loading(files)
     for module, path in loading.modules.items():
-        if str(path) in LATE_ON_PURPOSE or str(path) in LATE_STILL:
+        if str(path) in LATE_ON_PURPOSE:
             continue
         at_once = loading.loaded_with({module})
         for target, line, late in imports_of(path, files[path]):
@@ -235,7 +231,7 @@ def dead_names(files: Files) -> Iterator[str]:
         if not is_source(path) or str(path) in {SPACES, *ENUMERATIONS}:
             continue  # the spaces have a rule of their own
         for name, line in names_defined(text):
-            if name.startswith("__") or name in CALLED_BY_OTHERS or name in DEAD_STILL:
+            if name.startswith("__") or name in CALLED_BY_OTHERS:
                 continue
             if name not in (used_in[path] if name.startswith("_") else everywhere):
                 yield f"{path}:{line}: nothing uses {name}"
@@ -253,7 +249,7 @@ def twin_classes(files: Files) -> Iterator[str]:
                 if isinstance(node, ast.ClassDef):
                     homes[node.name].append(f"{path}:{node.lineno}")
     for name, places in sorted(homes.items()):
-        if len(places) > 1 and name not in TWINS and name not in TWINS_STILL:
+        if len(places) > 1 and name not in TWINS:
             yield f"{places[0]}: another class is called {name}, too: {', '.join(places[1:])}"
 
 

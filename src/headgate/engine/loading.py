@@ -19,7 +19,7 @@ from headgate.kernels.pointers import address
 from headgate.state.columns import to_stored
 from headgate.state.constraint import Constraint, Unique
 from headgate.state.integrity import violations
-from headgate.state.rows import Rows
+from headgate.state.rows import TableRows
 from headgate.state.strings import StringPool
 from headgate.state.table import Table
 
@@ -62,7 +62,7 @@ class Loading:
                 self._commit(rows, slots)
         return len(slots)
 
-    def _commit(self, rows: Rows, slots: range) -> None:
+    def _commit(self, rows: TableRows, slots: range) -> None:
         memory, name = self._memory, rows.table.name
         # Before the rows: an epoch that the log does not have takes this back, see `note_loaded`.
         memory.loaded.setdefault(memory.storages[name].name, memory.epoch + 1)
@@ -84,7 +84,7 @@ def check_mode(mode: Any) -> None:
         )
 
 
-def made_by_events(rows: Rows) -> InputError:
+def made_by_events(rows: TableRows) -> InputError:
     """The error for a first load of a table that has rows already."""
     name, count = rows.table.name, len(rows)
     return InputError(
@@ -107,13 +107,13 @@ def check_rows(table: Table, given: pa.Table) -> None:
 
     What they refer to in other tables is not asked: it may have come and gone since.
     """
-    apart = Rows(table, StringPool())
+    apart = TableRows(table, StringPool())
     slots = _put(apart, given, 1)
     _refuse_failed_check(apart, slots)
     _refuse_broken(apart, slots, {table.name: apart}, table.unique)
 
 
-def absent_rows(rows: Rows, given: pa.Table) -> pa.Table:
+def absent_rows(rows: TableRows, given: pa.Table) -> pa.Table:
     """The rows whose keys the table does not have; all of them must be sound."""
     table = rows.table
     check_rows(table, given)
@@ -125,7 +125,7 @@ def absent_rows(rows: Rows, given: pa.Table) -> pa.Table:
     return given.filter(pa.array(slots < 0))
 
 
-def fill(rows: Rows, given: pa.Table, epoch: int, tables: Mapping[str, Rows]) -> range:
+def fill(rows: TableRows, given: pa.Table, epoch: int, tables: Mapping[str, TableRows]) -> range:
     """Put rows into a table that has none of their keys, all or none; returns their slots."""
     slots = _put(rows, given, epoch)
     _refuse_failed_check(rows, slots)
@@ -133,11 +133,11 @@ def fill(rows: Rows, given: pa.Table, epoch: int, tables: Mapping[str, Rows]) ->
     return slots
 
 
-def _put(rows: Rows, given: pa.Table, epoch: int) -> range:
+def _put(rows: TableRows, given: pa.Table, epoch: int) -> range:
     return rows.load(given, epoch) if given.num_rows else range(0)
 
 
-def _refuse_failed_check(rows: Rows, slots: range) -> None:
+def _refuse_failed_check(rows: TableRows, slots: range) -> None:
     check = rows.table.check
     if check is None or not slots:
         return
@@ -155,7 +155,10 @@ def _refuse_failed_check(rows: Rows, slots: range) -> None:
 
 
 def _refuse_broken(
-    rows: Rows, slots: range, tables: Mapping[str, Rows], constraints: Iterable[Constraint]
+    rows: TableRows,
+    slots: range,
+    tables: Mapping[str, TableRows],
+    constraints: Iterable[Constraint],
 ) -> None:
     for constraint in constraints if slots else ():
         broken = violations(tables, constraint).tolist()
@@ -163,7 +166,7 @@ def _refuse_broken(
         _refuse(rows, slots, broken, f": {constraint.reason}{hint}")
 
 
-def _refuse(rows: Rows, slots: range, wrong: Sequence[int], why: str) -> None:
+def _refuse(rows: TableRows, slots: range, wrong: Sequence[int], why: str) -> None:
     """Take the rows back and name those that are wrong, if any are."""
     if not wrong:
         return
@@ -174,7 +177,7 @@ def _refuse(rows: Rows, slots: range, wrong: Sequence[int], why: str) -> None:
     raise InputError(f"load {rows.table.name!r}: the {which} {keys}{more}{why}")
 
 
-def loaded_changes(rows: Rows, slots: range) -> pa.RecordBatch:
+def loaded_changes(rows: TableRows, slots: range) -> pa.RecordBatch:
     """The loaded rows as the log takes them."""
     arrays = [
         pa.array(np.arange(slots.start, slots.stop)),

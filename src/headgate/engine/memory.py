@@ -23,7 +23,7 @@ from headgate.engine.terms import Origin
 from headgate.query.replica import Replica
 from headgate.state.columns import to_arrow
 from headgate.state.layout import HEADER_ALIVE
-from headgate.state.rows import Rows
+from headgate.state.rows import TableRows
 from headgate.state.spaces import Slots
 from headgate.state.storage import Storage, Storages
 from headgate.state.strings import StringPool
@@ -41,7 +41,7 @@ class Memory:
         self.storages = storages
         self.epoch = 0
         self.pool = StringPool()
-        self.rows = {name: Rows(table, self.pool) for name, table in tables.items()}
+        self.rows = {name: TableRows(table, self.pool) for name, table in tables.items()}
         self.replica = Replica(self, tables)
         self.restoring = Restoring(self.rows, storages)
         self.calls = KeyedCalls()
@@ -159,7 +159,7 @@ class Memory:
         return {**images, CALLS: self.calls.image()} if self.calls.count else images
 
 
-def _image(rows: Rows, storages: Storages) -> Iterator[pa.RecordBatch]:
+def _image(rows: TableRows, storages: Storages) -> Iterator[pa.RecordBatch]:
     storage = storages[rows.table.name]
     for first in range(0, max(rows.count, 1), SNAPSHOT_CHUNK_ROWS):
         last = min(first + SNAPSHOT_CHUNK_ROWS, rows.count)
@@ -172,7 +172,7 @@ def _image(rows: Rows, storages: Storages) -> Iterator[pa.RecordBatch]:
 class RowsPlace:
     """The rows of one table while recovery fills them."""
 
-    def __init__(self, rows: Rows, storage: Storage) -> None:
+    def __init__(self, rows: TableRows, storage: Storage) -> None:
         self._rows = rows
         self._storage = storage
         kinds = [column.type.kind for column in rows.table.schema]
@@ -198,10 +198,10 @@ class RowsPlace:
 class Restoring:
     """Places for the rows of an engine's tables."""
 
-    def __init__(self, rows: Mapping[str, Rows], storages: Storages) -> None:
+    def __init__(self, rows: Mapping[str, TableRows], storages: Storages) -> None:
         self._rows = rows
         self._storages = storages
-        self._begun: list[Rows] = []
+        self._begun: list[TableRows] = []
 
     def begin(self) -> None:
         for rows in self._begun:

@@ -45,7 +45,7 @@ from headgate.engine.rerun import fingerprint_of, is_code_changed, read_terms
 from headgate.errors import InputError, LockedError, shown
 from headgate.io import Clock, Disk, RealDisk, local_folder
 from headgate.query.answer import Answer
-from headgate.state.rows import Rows
+from headgate.state.rows import TableRows
 from headgate.state.storage import Storages
 from headgate.state.strings import StringPool
 from headgate.state.table import Table
@@ -190,9 +190,9 @@ class Newcomer:
         refuse_broken({name: _rows(running, tables[name], stored, pool) for name in needed}, stored)
 
 
-def _rows(running: Running, table: Table, stored: Mapping[str, Any], pool: StringPool) -> Rows:
+def _rows(running: Running, table: Table, stored: Mapping[str, Any], pool: StringPool) -> TableRows:
     """The rows of a table as the new program has them: new columns take their defaults."""
-    rows = Rows(table, pool)
+    rows = TableRows(table, pool)
     if table.name in stored:
         found = complete_rows(running.scan(table.name).arrow(), table, table.name)
         rows.restore(np.arange(found.num_rows), found, 0)

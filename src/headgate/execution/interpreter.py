@@ -17,8 +17,8 @@ from headgate.compiling.signature import OutputColumns, Signature
 from headgate.execution.keeper import Keeper
 from headgate.kernels.building import check_function
 from headgate.state.integrity import constraints_on
-from headgate.state.layout import HEADER_EPOCH_SHIFT, Layout
-from headgate.state.rows import Rows
+from headgate.state.layout import HEADER_ALIVE, HEADER_EPOCH_SHIFT, Layout
+from headgate.state.rows import TableRows
 from headgate.state.strings import StringPool
 from headgate.state.table import Access
 from headgate.state.types import BOUNDS, ColumnType, fits_float
@@ -168,7 +168,9 @@ class EventView:
 class Interpreter:
     """Runs one transaction's function over single events of a prepared batch."""
 
-    def __init__(self, signature: Signature, tables: dict[str, Rows], pool: StringPool) -> None:
+    def __init__(
+        self, signature: Signature, tables: dict[str, TableRows], pool: StringPool
+    ) -> None:
         self.signature = signature
         self.function = plain_form(signature.function)
         self.tables = tables
@@ -257,11 +259,11 @@ class Interpreter:
         return self.tables[access.table.name].words[slot]
 
     def _is_there(self, access: Access, slot: int) -> bool:
-        return slot >= 0 and bool(self._words(access, slot)[0] & 1)
+        return slot >= 0 and bool(self._words(access, slot)[0] & HEADER_ALIVE)
 
     def _create(self, access: Access, slot: int) -> None:
         words = self._words(access, slot)
-        if not words[0] & 1:
+        if not words[0] & HEADER_ALIVE:
             words[0] |= 1
             first = 1 + len(access.table.key)
             words[first:] = self.tables[access.table.name].defaults[first:]
@@ -272,16 +274,16 @@ class Interpreter:
             for slot in found if check is not None and not access.read_only else ():
                 words = self._words(access, slot)
                 changed = self._differs(words, copies[access.table.name, slot])
-                if changed and words[0] & 1 and not check(self._view(access, slot)):
+                if changed and words[0] & HEADER_ALIVE and not check(self._view(access, slot)):
                     text = access.table.check.text if access.table.check else ""
                     return f"check failed: {access.table.name}: {text}"
         return None
 
     def _differs(self, words: Any, copy: Any) -> bool:
-        return bool((words[0] ^ copy[0]) & 1) or not np.array_equal(words[1:], copy[1:])
+        return bool((words[0] ^ copy[0]) & HEADER_ALIVE) or not np.array_equal(words[1:], copy[1:])
 
     def _mark(self, work: Any, name: str, slot: int, epoch: int) -> None:
         words = self.tables[name].words[slot]
         if words[0] >> HEADER_EPOCH_SHIFT != epoch:
-            words[0] = (epoch << HEADER_EPOCH_SHIFT) | (words[0] & 1)
+            words[0] = (epoch << HEADER_EPOCH_SHIFT) | (words[0] & HEADER_ALIVE)
             work.note_change(name, slot)

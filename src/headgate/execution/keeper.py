@@ -13,7 +13,8 @@ import numpy as np
 from headgate.state.constraint import Constraint, Reference, Unique
 from headgate.state.index import SLOT_MASK, TAG_MASK
 from headgate.state.integrity import child_counts, enter, hash_of, leave, unique_entries
-from headgate.state.rows import Rows
+from headgate.state.layout import HEADER_ALIVE
+from headgate.state.rows import TableRows
 
 Copies = Mapping[tuple[str, int], np.ndarray]  # by table and slot: the words before
 
@@ -21,7 +22,7 @@ Copies = Mapping[tuple[str, int], np.ndarray]  # by table and slot: the words be
 class Keeper:
     """Keeps the constraints that one transaction may break."""
 
-    def __init__(self, tables: Mapping[str, Rows], constraints: Sequence[Constraint]) -> None:
+    def __init__(self, tables: Mapping[str, TableRows], constraints: Sequence[Constraint]) -> None:
         self.tables = tables
         self.constraints = constraints
 
@@ -50,13 +51,13 @@ class Keeper:
             if isinstance(constraint, Unique):
                 entries = unique_entries(self.tables[name], constraint)
                 for words, change in ((old, leave), (new, enter)):
-                    if words[0] & 1:
+                    if words[0] & HEADER_ALIVE:
                         value = hash_of(self._values(constraint, words))
                         change(entries, len(entries) - 1, value, slot)
             else:
                 counts = child_counts(self.tables, constraint)
                 for words, step in ((old, -1), (new, 1)):
-                    parent = self._parent(constraint, words) if words[0] & 1 else -1
+                    parent = self._parent(constraint, words) if words[0] & HEADER_ALIVE else -1
                     if parent >= 0:
                         counts[parent] += step
 
@@ -70,12 +71,12 @@ class Keeper:
 
     def _is_broken(self, constraint: Constraint, name: str, slot: int) -> bool:
         words = self.tables[name].words[slot]
-        is_alive = bool(words[0] & 1)
+        is_alive = bool(words[0] & HEADER_ALIVE)
         if isinstance(constraint, Unique):
             return name == constraint.table and is_alive and self._has_twin(constraint, slot)
         if name == constraint.table and is_alive:
             parent = self._parent(constraint, words)
-            if parent < 0 or not self.tables[constraint.parent].words[parent, 0] & 1:
+            if parent < 0 or not self.tables[constraint.parent].words[parent, 0] & HEADER_ALIVE:
                 return True
         is_parent = name == constraint.parent and not is_alive
         return is_parent and bool(child_counts(self.tables, constraint)[slot])
@@ -97,4 +98,4 @@ class Keeper:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    return not (one[0] ^ other[0]) & 1 and bool(np.array_equal(one[1:], other[1:]))
+    return not (one[0] ^ other[0]) & HEADER_ALIVE and bool(np.array_equal(one[1:], other[1:]))

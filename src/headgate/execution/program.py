@@ -21,7 +21,8 @@ from headgate.execution.run import Work
 from headgate.kernels.building import Kernel, build_kernel, compile_first, literal_texts
 from headgate.kernels.generating import is_found_late, written
 from headgate.state.integrity import constraints_on
-from headgate.state.rows import Rows
+from headgate.state.rows import TableRows
+from headgate.state.spaces import Slots
 from headgate.state.strings import StringPool
 from headgate.state.table import Access
 
@@ -32,7 +33,7 @@ class Program:
     def __init__(
         self,
         signatures: Sequence[Signature],
-        tables: Mapping[str, Rows],
+        tables: Mapping[str, TableRows],
         pool: StringPool,
         updates: bool = False,
     ) -> None:
@@ -102,7 +103,7 @@ class Program:
                     else:
                         work.slots[place] = self._find(work, access)
 
-    def _scratch_slots(self, work: Work, place: int) -> np.ndarray:
+    def _scratch_slots(self, work: Work, place: int) -> Slots:
         """Room for the slots that the kernel will find, used again by the next batch."""
         access = work.signature.accesses[place]
         need = len(work.skip) if access.form == "at" else len(work.key_columns(access)[0].values)
@@ -112,7 +113,7 @@ class Program:
             found = self._slots[key] = np.empty(2 * need, np.int64)
         return found[:need]
 
-    def _find(self, work: Work, access: Access) -> np.ndarray:
+    def _find(self, work: Work, access: Access) -> Slots:
         rows = self.tables[access.table.name]
         columns = work.key_columns(access)
         keys = rows.key_words([column.values for column in columns])

@@ -22,7 +22,8 @@ from headgate.state.columns import StoredColumn
 from headgate.state.constraint import Constraint, Unique
 from headgate.state.integrity import child_counts, unique_entries
 from headgate.state.layout import Layout
-from headgate.state.rows import Rows
+from headgate.state.rows import TableRows
+from headgate.state.spaces import EventRows, Slots
 from headgate.state.table import Access
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Work:
     signature: Signature
     columns: Mapping[str, StoredColumn]
     skip: np.ndarray  # by event row: 1 where the event is not for this transaction
-    slots: list[np.ndarray] = field(default_factory=list)  # by access
+    slots: list[Slots] = field(default_factory=list)  # by access
     out: np.ndarray | None = None
     out_layout: Layout | None = None
     after: list[np.ndarray | None] = field(default_factory=list)  # by access, see Run._make_after
@@ -48,7 +49,7 @@ class Work:
     def key_columns(self, access: Access) -> list[StoredColumn]:
         return [self.columns[name] for name in access.columns]
 
-    def slots_of(self, row: int) -> list[np.ndarray]:
+    def slots_of(self, row: int) -> list[Slots]:
         """The slots of one event, an array for each access."""
         found = []
         for access, slots in zip(self.signature.accesses, self.slots, strict=True):
@@ -71,7 +72,7 @@ class Run:
         self,
         program: Program,
         works: Sequence[Work],
-        order: np.ndarray,
+        order: EventRows,
         route: np.ndarray,
         epoch: int,
         is_part: bool = False,
@@ -179,7 +180,7 @@ class Run:
         return found
 
     @cached_property
-    def beside_slots(self) -> list[np.ndarray]:
+    def beside_slots(self) -> list[Slots]:
         """Two arrays of the size of each access's slots, for whoever plans sections of a batch."""
         slots = [
             found for work in self.works[: self.program.compiled_count] for found in work.slots
@@ -252,8 +253,8 @@ class Run:
         with self.program.lock:
             self.reason[position] = self.program.pool.intern(pa.array([reason]))[0]
 
-    def changed(self) -> dict[str, np.ndarray]:
-        found: dict[str, np.ndarray] = {}
+    def changed(self) -> dict[str, Slots]:
+        found: dict[str, Slots] = {}
         for number, name in enumerate(self.table_names):
             count = int(self.counts[2 * number])
             found[name] = self.arrays[f"changed_{number}"][:count].copy()
@@ -266,7 +267,7 @@ class Run:
             found[name] = np.concatenate([before, np.array(slots, np.int64)])
         return {name: slots for name, slots in found.items() if len(slots)}
 
-    def release(self, changed: Mapping[str, np.ndarray]) -> None:
+    def release(self, changed: Mapping[str, Slots]) -> None:
         """Free the slots of rows that the batch deleted or never came to create."""
         nothing = np.empty(0, np.int64)
         for name, rows in self.program.tables.items():
@@ -282,7 +283,7 @@ class Run:
 
 
 def kept_arrays(
-    constraints: Sequence[Constraint], tables: Mapping[str, Rows]
+    constraints: Sequence[Constraint], tables: Mapping[str, TableRows]
 ) -> dict[str, np.ndarray | int]:
     """What the kernel keeps for each constraint, by the names it was generated with."""
     arrays: dict[str, np.ndarray | int] = {}

@@ -2,8 +2,8 @@
 
 At the end of a transaction, for each row it changed: its entries in the indexes and its counts are
 exchanged for those of the new row; then every constraint that could be broken is judged; if one is,
-all is exchanged back. Bit 2 of a row's header marks the rows already exchanged, because two
-parameters may name one row; it is never set between transactions.
+all is exchanged back. A bit of a row's header (HEADER_EXCHANGED) marks the rows already
+exchanged, because two parameters may name one row; it is never set between transactions.
 """
 
 from __future__ import annotations
@@ -22,30 +22,28 @@ from headgate.kernels.pointers import set_word as put
 from headgate.kernels.steps import differs
 from headgate.state import integrity
 from headgate.state.constraint import Constraint, Reference, Unique
-from headgate.state.layout import row_layout
+from headgate.state.layout import HEADER_ALIVE, HEADER_EXCHANGED, row_layout
 from headgate.state.table import Access
 
 if TYPE_CHECKING:
     from headgate.kernels.generating import Generator
-
-SEEN_BIT = 4  # of a row's header, see above
 
 
 @njit(nogil=True)
 def marks(words: int, slot: int, undo: int, u: int, width: int) -> bool:
     """Whether this row changed and was not seen before; it is marked as seen."""
     header = get(words, slot * width)
-    if header & SEEN_BIT or not differs(words, slot, undo, u, width):
+    if header & HEADER_EXCHANGED or not differs(words, slot, undo, u, width):
         return False
-    put(words, slot * width, header | SEEN_BIT)
+    put(words, slot * width, header | HEADER_EXCHANGED)
     return True
 
 
 @njit(nogil=True)
 def unmarks(words: int, slot: int, width: int) -> bool:
     header = get(words, slot * width)
-    put(words, slot * width, header & ~SEEN_BIT)
-    return header & SEEN_BIT != 0
+    put(words, slot * width, header & ~HEADER_EXCHANGED)
+    return header & HEADER_EXCHANGED != 0
 
 
 def _by_address(function: Any) -> Any:
@@ -146,12 +144,14 @@ class ConstraintText:
         number, parent = self.number(reference), self.generator.number_of(reference.parent)
         width = self.generator.table_width(self.generator.declared[reference.parent])
         values = ", ".join(self._values(reference, "words", "slot"))
-        text = _REFERENCE.format(number=number, parent=parent, width=width, values=values)
+        text = _REFERENCE.format(
+            number=number, parent=parent, width=width, values=values, alive=HEADER_ALIVE
+        )
         return self._alive(reference) + text
 
     def _alive(self, constraint: Constraint) -> str:
         width = self.generator.table_width(self.generator.declared[constraint.table])
-        return _ALIVE.format(number=self.number(constraint), width=width)
+        return _ALIVE.format(number=self.number(constraint), width=width, alive=HEADER_ALIVE)
 
     # --- the end of a step --------------------------------------------------------------------
 
@@ -216,13 +216,14 @@ class ConstraintText:
                 self.generator.width(access),
             )
             row, tests = f"{words}, s_{place}", []
-            header = f"get({words}, s_{place} * {width}) & 5"
+            both = HEADER_EXCHANGED | HEADER_ALIVE
+            header = f"get({words}, s_{place} * {width}) & {both}"
             if access.table.name == constraint.table:
                 broken = f"is_broken_{self.number(constraint)}({row}, {arrays})"
-                tests.append(f"{header} == 5 and {broken}")
+                tests.append(f"{header} == {both} and {broken}")
             if isinstance(constraint, Reference) and access.table.name == constraint.parent:
                 children = f"get(children_{self.number(constraint)}, s_{place})"
-                tests.append(f"{header} == 4 and {children} != 0")
+                tests.append(f"{header} == {HEADER_EXCHANGED} and {children} != 0")
             inside = []
             for test in tests:
                 inside += [f"if broken == 0 and {test}:", f"    broken = {reason}"]
@@ -232,7 +233,7 @@ class ConstraintText:
 
 _ALIVE = """@njit(nogil=True)
 def alive_{number}(words, slot):
-    return get(words, slot * {width}) & 1 == 1
+    return get(words, slot * {width}) & {alive} != 0
 
 
 """
@@ -285,4 +286,4 @@ def exchange_{number}(old, old_slot, new, new_slot, slot, children, parents, ent
 @njit(nogil=True)
 def is_broken_{number}(words, slot, children, parents, entries, mask):
     parent = parent_{number}(words, slot, parents, entries, mask)
-    return parent < 0 or get(parents, parent * {width}) & 1 == 0"""
+    return parent < 0 or get(parents, parent * {width}) & {alive} == 0"""

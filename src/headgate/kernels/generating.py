@@ -18,7 +18,7 @@ from headgate.kernels.constraints import ConstraintText
 from headgate.kernels.frame import FrameLayout
 from headgate.state.constraint import Reference
 from headgate.state.integrity import constraints_on
-from headgate.state.layout import record_layout, row_layout
+from headgate.state.layout import HEADER_ALIVE, record_layout, row_layout
 from headgate.state.table import Access, Table
 
 
@@ -242,7 +242,7 @@ class Generator:
             spans += self.span(place, access)
             if not access.create:
                 missing += self.rows(place, access, [
-                    f"if {slot} < 0 or get(words_{table}, {slot} * {width}) & 1 == 0:",
+                    f"if {slot} < 0 or get(words_{table}, {slot} * {width}) & {HEADER_ALIVE} == 0:",
                     f"    return {self.reason(f'missing key: {access.table.name}')}",
                 ])  # fmt: skip
             if not access.read_only:

@@ -13,6 +13,7 @@ from headgate.compiling.signature import OutputColumns
 from headgate.compiling.slicing import Slice, Slicing, whole_slice
 from headgate.kernels.generating import Generator
 from headgate.kernels.versions import RANK_ABORT, RANK_CHECK, RANK_FOLLOW
+from headgate.state.layout import HEADER_ALIVE
 from headgate.state.table import Access
 
 WHOLE = "whole"
@@ -204,7 +205,7 @@ class UnitGenerator:
             row = f"row_{place}(get(scratch, {table}), {self._local(place)})"
             lines += self.generator.rows(place, access, [
                 *self._row(place, access),
-                f"if get(c, 0) & 1 and differ(f, c, {width}):",
+                f"if get(c, 0) & {HEADER_ALIVE} and differ(f, c, {width}):",
                 f"    if not check_{table}({row}):",
                 f"        put(rank, u, {RANK_CHECK + place})",
                 f"        return {self.generator.reason(check)}",

@@ -66,6 +66,7 @@ from headgate.kernels.pointers import fixed_word as fixed
 from headgate.kernels.pointers import get_word as get
 from headgate.kernels.pointers import set_word as put
 from headgate.state.compiled import numba
+from headgate.state.layout import HEADER_ALIVE, HEADER_EPOCH_SHIFT
 
 PROTOCOLS = ("lock", "timestamp")
 HAS_RAISED = -(2**62)  # no reason has this code
@@ -155,7 +156,7 @@ def copy_row(k: int, frame: int) -> None:
     put(mine, PLACE, scratch)
     for w in range(width):
         put(words, scratch * width + w, load(words, slot * width + w))
-    put(words, scratch * width, get(words, scratch * width) & 1)
+    put(words, scratch * width, get(words, scratch * width) & HEADER_ALIVE)
 
 
 @part
@@ -326,13 +327,13 @@ def install(k: int, frame: int) -> None:
     number, slot, scratch = get(mine, TABLE), get(mine, SLOT), get(mine, PLACE)
     table = home(number, frame)
     words, width = get(table, HOME_ROWS), get(table, HOME_WIDTH)
-    if get(words, slot * width) >> 8 != fixed(frame, EPOCH):
+    if get(words, slot * width) >> HEADER_EPOCH_SHIFT != fixed(frame, EPOCH):
         count = get(final, 2 * number)
         put(get(table, HOME_CHANGED), count, slot)
         for w in range(width):
             put(get(table, HOME_IMAGES), count * width + w, get(words, slot * width + w))
         put(final, 2 * number, count + 1)
-    if get(words, scratch * width) & 1 == 0:
+    if get(words, scratch * width) & HEADER_ALIVE == 0:
         put(final, 2 * number + 1, 1)
     for w in range(width):
         store(words, slot * width + w, get(words, scratch * width + w))

@@ -12,11 +12,12 @@ from numba import njit
 
 from headgate.kernels.pointers import get_word as get
 from headgate.kernels.pointers import set_word as put
+from headgate.state.layout import HEADER_ALIVE, HEADER_EPOCH_SHIFT
 
 
 @njit(nogil=True)
 def is_alive(words: int, slot: int, width: int) -> Any:
-    return get(words, slot * width) & 1 == 1
+    return get(words, slot * width) & HEADER_ALIVE != 0
 
 
 @njit(nogil=True)
@@ -45,7 +46,7 @@ def keep(words: int, slot: int, after: int, place: int, width: int) -> None:
 @njit(nogil=True)
 def create(words: int, slot: int, defaults: int, key_words: int, width: int) -> None:
     """Bring a dead row to life, with the defaults of its columns."""
-    if get(words, slot * width) & 1 == 0:
+    if get(words, slot * width) & HEADER_ALIVE == 0:
         put(words, slot * width, get(words, slot * width) | 1)
         for w in range(1 + key_words, width):
             put(words, slot * width + w, get(defaults, w))
@@ -54,7 +55,7 @@ def create(words: int, slot: int, defaults: int, key_words: int, width: int) -> 
 @njit(nogil=True)
 def differs(words: int, slot: int, undo: int, u: int, width: int) -> bool:
     """Whether the transaction changed the row."""
-    if (get(words, slot * width) ^ get(undo, u)) & 1:
+    if (get(words, slot * width) ^ get(undo, u)) & HEADER_ALIVE:
         return True
     for w in range(1, width):
         if get(words, slot * width + w) != get(undo, u + w):
@@ -69,10 +70,10 @@ def mark(
 ) -> None:  # fmt: skip
     """List the row as changed in this epoch, once, with what it was before where that is kept."""
     header = get(words, slot * width)
-    if header & 1 == 0:
+    if header & HEADER_ALIVE == 0:
         put(counts, 2 * table + 1, 1)  # a row was deleted
-    if header >> 8 != epoch:
-        put(words, slot * width, (epoch << 8) | (header & 1))
+    if header >> HEADER_EPOCH_SHIFT != epoch:
+        put(words, slot * width, (epoch << HEADER_EPOCH_SHIFT) | (header & HEADER_ALIVE))
         count = get(counts, 2 * table)
         put(changed, count, slot)
         if images != 0:
@@ -94,7 +95,7 @@ def copy(source: int, target: int, width: int) -> int:
 @njit(nogil=True)
 def differ(one: int, other: int, width: int) -> int:
     """Whether two versions of a row are not the same."""
-    if (get(one, 0) ^ get(other, 0)) & 1:
+    if (get(one, 0) ^ get(other, 0)) & HEADER_ALIVE:
         return 1
     for w in range(1, width):
         if get(one, w) != get(other, w):

@@ -77,6 +77,7 @@ from headgate.kernels.pointers import fixed_word as fixed
 from headgate.kernels.pointers import get_word as get
 from headgate.kernels.pointers import set_word as put
 from headgate.state.compiled import numba
+from headgate.state.layout import HEADER_ALIVE, HEADER_EPOCH_SHIFT
 
 BLK, RDY, EXE, ABT = 0, 1, 2, 3  # of a unit
 HAS_RAISED = -(2**60)  # the code of a unit whose function raised
@@ -311,11 +312,11 @@ def install(operations: int, frame: int) -> int:
         width = get(home, HOME_WIDTH)
         row = get(home, HOME_ROWS) + 8 * slot * width
         version = fixed(frame, VERSIONS) + 8 * get(fixed(frame, VERSION_OFFSETS), operation)
-        is_first = get(row, 0) >> 8 != epoch
+        is_first = get(row, 0) >> HEADER_EPOCH_SHIFT != epoch
         for word in range(1, width):
             put(row, word, get(version, word))
-        alive = get(version, 0) & 1
-        put(row, 0, (epoch << 8) | alive)
+        alive = get(version, 0) & HEADER_ALIVE
+        put(row, 0, (epoch << HEADER_EPOCH_SHIFT) | alive)
         if is_first:
             count = get(counts, 2 * table)
             put(get(home, HOME_CHANGED), count, slot)

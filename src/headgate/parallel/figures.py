@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from headgate.parallel.drawing import draw
 from headgate.parallel.graph import Graph, Operations
 from headgate.parallel.precedence import Precedence, Tasks
 from headgate.state.compiled import numba
@@ -60,8 +61,6 @@ class Figures:
 
     def svg(self) -> str:
         """The graph as a drawing, if it is small."""
-        from headgate.parallel.drawing import draw
-
         return draw(self.graph, self.labels or None)
 
     def __repr__(self) -> str:

@@ -13,8 +13,6 @@ import numpy as np
 
 from headgate.state.compiled import numba
 
-NONE = np.int64(-1)
-
 
 @dataclass(frozen=True)
 class Operations:

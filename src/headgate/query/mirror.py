@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.state.layout import HEADER_ALIVE
-from headgate.state.rows import Rows
+from headgate.state.rows import TableRows
 from headgate.state.spaces import Slots
 
 CHUNK_SLOTS = 1 << 16
@@ -19,7 +19,7 @@ CHUNK_SLOTS = 1 << 16
 class Mirror:
     """Columnar copies of one table's rows; used under the engine's lock."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: TableRows) -> None:
         self._rows = rows
         self._chunks: list[pa.RecordBatch] = []
         self._dirty: set[int] = set()

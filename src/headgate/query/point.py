@@ -23,7 +23,7 @@ from headgate.state import index
 from headgate.state.columns import to_stored
 from headgate.state.layout import HEADER_ALIVE, WORD_BYTES, Layout
 from headgate.state.objects import fitted
-from headgate.state.rows import Rows
+from headgate.state.rows import TableRows
 from headgate.state.types import ColumnType
 
 Row = dict[str, Any]
@@ -80,7 +80,7 @@ def make_getter(
     return getter
 
 
-def slot_of(rows: Rows, key: Any) -> int:
+def slot_of(rows: TableRows, key: Any) -> int:
     """The slot of a key, -1 when there is no such row; InputError for what cannot be a key."""
     names = rows.table.key
     parts = key if isinstance(key, tuple) else (key,)
@@ -97,7 +97,7 @@ def slot_of(rows: Rows, key: Any) -> int:
     return int(index.find_wide(rows.entries, rows.words, keys, 0))
 
 
-def _key_word(rows: Rows, name: str, part: Any) -> int:
+def _key_word(rows: TableRows, name: str, part: Any) -> int:
     kind = rows.table.schema[name].type
     if kind.kind == "bigint" and type(part) is int and -(1 << 63) <= part < 1 << 63:
         return part
@@ -112,7 +112,7 @@ def _key_word(rows: Rows, name: str, part: Any) -> int:
     return int(stored.values[0])
 
 
-def _note_texts(rows: Rows, slot: int, replica: Replica) -> None:
+def _note_texts(rows: TableRows, slot: int, replica: Replica) -> None:
     """Remember the texts of a row, for the next read of it."""
     record = rows.records[slot]
     if len(replica.texts) > PLACES_MAX:
@@ -137,7 +137,7 @@ def row_format(layout: Layout) -> str:
     return text
 
 
-def getter_source(rows: Rows) -> str:
+def getter_source(rows: TableRows) -> str:
     """Two functions: `get` for a key, and `read` for a row whose place is known."""
     fields = rows.layout.fields
     numbers = {field.name: place for place, field in enumerate(fields)}

@@ -24,7 +24,7 @@ from headgate.query import mirror
 from headgate.state.columns import to_stored
 from headgate.state.compiled import numba
 from headgate.state.layout import HEADER_ALIVE, HEADER_EPOCH_SHIFT, WORD_BYTES
-from headgate.state.rows import Rows
+from headgate.state.rows import TableRows
 from headgate.state.spaces import Slots, Words
 from headgate.state.strings import StringPool
 from headgate.state.table import Table
@@ -41,7 +41,7 @@ class Origin(Protocol):
     def epoch(self) -> int: ...
 
     @property
-    def rows(self) -> Mapping[str, Rows]: ...
+    def rows(self) -> Mapping[str, TableRows]: ...
 
     def changes(self, name: str, slots: Slots, /) -> pa.RecordBatch: ...
 
@@ -72,7 +72,7 @@ class Copy:
     def empty(self, pool: StringPool) -> None:
         """Hold no rows, as at the beginning."""
         self.mark: object | None = None
-        self.rows = Rows(self.table, pool)
+        self.rows = TableRows(self.table, pool)
         self.mirror = mirror.Mirror(self.rows)
         self.view = _bytes_of(self.rows)
         self.chunk_count = 0  # chunks that were ever copied
@@ -97,7 +97,7 @@ class Copy:
         self.view = _bytes_of(self.rows)
 
 
-def _bytes_of(rows: Rows) -> memoryview:
+def _bytes_of(rows: TableRows) -> memoryview:
     return memoryview(rows.words.reshape(-1).view(np.uint8).data)
 
 
@@ -325,7 +325,7 @@ def flags_of(column: pa.Array) -> np.ndarray:
 
 
 def overwrite(
-    rows: Rows, slots: Slots, alive: np.ndarray, changes: pa.RecordBatch, epoch: int
+    rows: TableRows, slots: Slots, alive: np.ndarray, changes: pa.RecordBatch, epoch: int
 ) -> bool:
     """Put the rows in their slots if that is all there is to do: none comes, goes or has a new key.
 

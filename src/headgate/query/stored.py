@@ -113,6 +113,9 @@ def slots_of(reader: StoreReader, name: str, epoch: int) -> int:
     return reader.slots(Storage.read(name, described).name, epoch)
 
 
+# --- SQL over a store's files ---------------------------------------------------------------------
+
+
 def query_store(
     store: StoreReader, text: str, parameters: Any = None, epoch: int | None = None
 ) -> Answer:

@@ -19,7 +19,7 @@ from headgate.state.compiled import numba
 from headgate.state.constraint import Constraint, Reference, Unique
 from headgate.state.index import SLOT_MASK, TAG_MASK, mix
 from headgate.state.layout import HEADER_ALIVE
-from headgate.state.rows import LOAD_FACTOR, Rows
+from headgate.state.rows import LOAD_FACTOR, TableRows
 from headgate.state.spaces import Slots, Words
 from headgate.state.table import Table
 
@@ -112,13 +112,13 @@ def _first_twin(values: np.ndarray, words: Words, entries: np.ndarray) -> int:
 # --- what is kept for a table ---------------------------------------------------------------------
 
 
-def constraint_values(rows: Rows, columns: Iterable[str]) -> np.ndarray:
+def constraint_values(rows: TableRows, columns: Iterable[str]) -> np.ndarray:
     """The words of these columns, of all slots: columns x slots."""
     every = slice(0, rows.count)
     return np.stack([rows.column(name, every).astype(np.int64) for name in columns])
 
 
-def unique_entries(rows: Rows, unique: Unique) -> np.ndarray:
+def unique_entries(rows: TableRows, unique: Unique) -> np.ndarray:
     """The index of a constraint, with room for every slot there is."""
     entries: np.ndarray
     mark, entries = rows.kept.get(unique, (-1, np.empty(0, np.int64)))
@@ -129,7 +129,7 @@ def unique_entries(rows: Rows, unique: Unique) -> np.ndarray:
     return entries
 
 
-def child_counts(tables: Mapping[str, Rows], reference: Reference) -> np.ndarray:
+def child_counts(tables: Mapping[str, TableRows], reference: Reference) -> np.ndarray:
     """How many live rows refer to each slot of the parent."""
     child, parent = tables[reference.table], tables[reference.parent]
     counts: np.ndarray
@@ -144,21 +144,21 @@ def child_counts(tables: Mapping[str, Rows], reference: Reference) -> np.ndarray
     return counts
 
 
-def parent_slots(tables: Mapping[str, Rows], reference: Reference) -> Slots:
+def parent_slots(tables: Mapping[str, TableRows], reference: Reference) -> Slots:
     """By slot of the child: the parent's slot, -1 where the row is dead or has no parent."""
     child, parent = tables[reference.table], tables[reference.parent]
     dead = ((child.words[: child.count, 0] & HEADER_ALIVE) == 0).astype(np.uint8)
     return parent.find(constraint_values(child, reference.columns), dead)
 
 
-def _empty(rows: Rows) -> np.ndarray:
+def _empty(rows: TableRows) -> np.ndarray:
     return np.zeros(1 << int(2 * max(ENTRIES_MIN, rows.count) / LOAD_FACTOR).bit_length(), np.int64)
 
 
 # --- whole tables ---------------------------------------------------------------------------------
 
 
-def first_violation(tables: Mapping[str, Rows], constraint: Constraint) -> int | None:
+def first_violation(tables: Mapping[str, TableRows], constraint: Constraint) -> int | None:
     """A slot of the constraint's table whose row breaks it, or None."""
     rows = tables[constraint.table]
     if isinstance(constraint, Unique):
@@ -169,7 +169,7 @@ def first_violation(tables: Mapping[str, Rows], constraint: Constraint) -> int |
     return int(orphans[0]) if len(orphans) else None
 
 
-def _orphans(tables: Mapping[str, Rows], reference: Reference) -> Slots:
+def _orphans(tables: Mapping[str, TableRows], reference: Reference) -> Slots:
     """The slots of live rows that refer to no live row, ascending."""
     rows, parent = tables[reference.table], tables[reference.parent]
     slots = parent_slots(tables, reference)
@@ -178,7 +178,7 @@ def _orphans(tables: Mapping[str, Rows], reference: Reference) -> Slots:
     return np.flatnonzero(alive & ~found)
 
 
-def violations(tables: Mapping[str, Rows], constraint: Constraint) -> Slots:
+def violations(tables: Mapping[str, TableRows], constraint: Constraint) -> Slots:
     """The slots of all rows that break a constraint, ascending: of twins all but the first."""
     if isinstance(constraint, Reference):
         return _orphans(tables, constraint)
@@ -186,7 +186,7 @@ def violations(tables: Mapping[str, Rows], constraint: Constraint) -> Slots:
     return np.sort(slots[1:][is_twin])
 
 
-def twins(rows: Rows, constraint: Unique, most: int) -> tuple[list[Slots], int, int]:
+def twins(rows: TableRows, constraint: Unique, most: int) -> tuple[list[Slots], int, int]:
     """The slots that share a value which is unique, of some values; how many values and rows do."""
     slots, is_twin = _by_value(rows, constraint)
     run = np.concatenate([[False], is_twin, [False]])
@@ -196,7 +196,7 @@ def twins(rows: Rows, constraint: Unique, most: int) -> tuple[list[Slots], int, 
     return groups, len(firsts), int((lasts - firsts + 1).sum())
 
 
-def _by_value(rows: Rows, constraint: Unique) -> tuple[np.ndarray, np.ndarray]:
+def _by_value(rows: TableRows, constraint: Unique) -> tuple[np.ndarray, np.ndarray]:
     """All live slots by their values, and whether each has those of the one before it."""
     alive = np.flatnonzero((rows.words[: rows.count, 0] & HEADER_ALIVE) != 0)
     values = constraint_values(rows, constraint.columns)[:, alive]

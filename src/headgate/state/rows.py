@@ -36,7 +36,7 @@ LOAD_FACTOR = 0.6  # of the index: more entries than this and it doubles
 SLOTS_MAX = 2**31 - 2
 
 
-class Rows:
+class TableRows:
     """The rows of one table: an array of words that grows by doubling."""
 
     def __init__(self, table: Table, pool: StringPool) -> None:

@@ -16,7 +16,7 @@ from headgate.durability.scan import LogReader
 from headgate.engine.memory import Restoring
 from headgate.errors import DamageError
 from headgate.io import RealDisk
-from headgate.state.rows import Rows
+from headgate.state.rows import TableRows
 from headgate.state.storage import Storage, Storages
 from headgate.state.strings import StringPool
 from tests.unit.durability.conftest import Place as Where
@@ -73,7 +73,7 @@ def test_rows_keep_their_own_epochs_and_free_slots_are_free(tmp_path: Path) -> N
     write(tmp_path / "store", 7)
     words = []
     for together in (True, False):
-        rows = Rows(things, StringPool())
+        rows = TableRows(things, StringPool())
         restoring = Restoring({"things": rows}, Storages({"things": Storage("things")}))
         with pytest.MonkeyPatch.context() as patch:
             if not together:

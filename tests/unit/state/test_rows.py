@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import headgate as hg
-from headgate.state.rows import ROWS_MIN, Rows
+from headgate.state.rows import ROWS_MIN, TableRows
 from headgate.state.strings import StringPool
 
 EVERYTHING = hg.Table(
@@ -47,7 +47,7 @@ def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
 
 
 def test_loaded_rows_come_back_as_they_were() -> None:
-    rows = Rows(EVERYTHING, StringPool())
+    rows = TableRows(EVERYTHING, StringPool())
     table = made(2 * ROWS_MIN + 5)  # more than the first array of rows holds
     assert rows.load(table, 1) == range(table.num_rows)
     assert pa.Table.from_batches([rows.arrow(slice(0, rows.count))]).equals(table)
@@ -56,7 +56,7 @@ def test_loaded_rows_come_back_as_they_were() -> None:
 
 
 def test_a_row_is_found_by_its_key_in_the_order_of_the_key() -> None:
-    rows = Rows(EVERYTHING, StringPool())
+    rows = TableRows(EVERYTHING, StringPool())
     rows.load(made(100), 1)
     ids = np.array([57 % 7 - 3, 0, 57 % 7 - 3], np.int64)
     names = rows.pool.intern(pa.array(["row 57", "row 57", "nobody"]))
@@ -65,7 +65,7 @@ def test_a_row_is_found_by_its_key_in_the_order_of_the_key() -> None:
 
 
 def test_two_rows_with_one_key_are_refused_and_nothing_is_left_of_them() -> None:
-    rows = Rows(EVERYTHING, StringPool())
+    rows = TableRows(EVERYTHING, StringPool())
     table = pa.concat_tables([made(3), made(2)]).combine_chunks()
     with pytest.raises(hg.InputError, match="two of the rows have the key id=-3, name='row 0'"):
         rows.load(table, 1)
@@ -75,7 +75,7 @@ def test_two_rows_with_one_key_are_refused_and_nothing_is_left_of_them() -> None
 
 @pytest.mark.parametrize("column", ["id", "note", "due"])
 def test_a_null_in_a_load_is_refused_with_column_and_row(column: str) -> None:
-    rows = Rows(EVERYTHING, StringPool())
+    rows = TableRows(EVERYTHING, StringPool())
     table = made(3)
     place = table.column_names.index(column)
     values = pa.array([*table.column(column).to_pylist()[:2], None], table.schema.field(place).type)
@@ -87,7 +87,7 @@ def test_a_null_in_a_load_is_refused_with_column_and_row(column: str) -> None:
 def test_slots_of_deleted_rows_are_used_again() -> None:
     pool = StringPool()
     table = hg.Table("t", "id bigint, n bigint", key="id")
-    rows = Rows(table, pool)
+    rows = TableRows(table, pool)
     nothing = np.zeros(8, np.uint8)
     for batch in range(50):
         keys = rows.key_words([np.arange(8, dtype=np.int64) + 8 * batch])
@@ -101,7 +101,7 @@ def test_slots_of_deleted_rows_are_used_again() -> None:
 
 
 def test_a_slot_taken_for_a_row_that_is_never_created_goes_back() -> None:
-    rows = Rows(hg.Table("t", "id bigint", key="id"), StringPool())
+    rows = TableRows(hg.Table("t", "id bigint", key="id"), StringPool())
     keys = rows.key_words([np.array([4, 5, 4], np.int64)])
     slots = rows.find_or_take(keys, np.zeros(3, np.uint8))
     assert list(slots) == [0, 1, 0]
@@ -112,7 +112,7 @@ def test_a_slot_taken_for_a_row_that_is_never_created_goes_back() -> None:
 
 
 def test_the_index_grows_while_a_batch_holds_slots_it_has_not_created() -> None:
-    rows = Rows(hg.Table("t", "id bigint", key="id"), StringPool())
+    rows = TableRows(hg.Table("t", "id bigint", key="id"), StringPool())
     first = rows.key_words([np.arange(1000, dtype=np.int64)])
     second = rows.key_words([np.arange(500, 5000, dtype=np.int64)])
     one = rows.find_or_take(first, np.zeros(1000, np.uint8))
@@ -122,7 +122,7 @@ def test_the_index_grows_while_a_batch_holds_slots_it_has_not_created() -> None:
 
 
 def test_recovered_rows_stand_in_their_slots_and_the_gaps_are_free() -> None:
-    rows = Rows(EVERYTHING, StringPool())
+    rows = TableRows(EVERYTHING, StringPool())
     table = made(4)
     rows.restore(np.array([1, 4, 5, 9]), table, 7)
     rows.note_used(12)

@@ -20,7 +20,7 @@ from headgate.kernels.building import check_compiles
 from headgate.query.stored import UNROUTED, recorded_names
 from headgate.state.constraint import Constraint, check_reference
 from headgate.state.integrity import first_violation
-from headgate.state.rows import Rows
+from headgate.state.rows import TableRows
 from headgate.state.schema import Schema, refuse_twins
 from headgate.state.storage import Storage, fresh_name
 from headgate.state.table import Table
@@ -315,7 +315,7 @@ def check_parents(tables: Mapping[str, Table]) -> None:
             check_reference(reference.columns, table.schema, parent.name, key, where)
 
 
-def refuse_broken(rows: Mapping[str, Rows], stored: Mapping[str, Any]) -> None:
+def refuse_broken(rows: Mapping[str, TableRows], stored: Mapping[str, Any]) -> None:
     """A constraint that is new to the store must hold for the rows it has."""
     for name, found in rows.items():
         for constraint in new_constraints(found.table, stored):

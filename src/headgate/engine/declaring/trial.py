@@ -29,7 +29,7 @@ from headgate.query.stored import recorded_names
 from headgate.state.constraint import Unique
 from headgate.state.integrity import twins, violations
 from headgate.state.layout import HEADER_ALIVE
-from headgate.state.rows import Rows
+from headgate.state.rows import TableRows
 from headgate.state.schema import Schema
 from headgate.state.spaces import Slots
 from headgate.state.storage import Storage
@@ -245,15 +245,15 @@ def _has_null(rows: pa.Table) -> bool:
     return any(column.null_count for column in rows.columns)
 
 
-def _placed(table: Table, found: pa.Table, pool: StringPool) -> Rows:
+def _placed(table: Table, found: pa.Table, pool: StringPool) -> TableRows:
     """Contents in the slots they have, as a transaction would see them."""
-    rows = Rows(table, pool)
+    rows = TableRows(table, pool)
     slots = found.column(SLOT).to_numpy()
     rows.restore(slots, found.select(list(table.schema.names)), 0)
     return rows
 
 
-def _failing(rows: Rows) -> Slots:
+def _failing(rows: TableRows) -> Slots:
     """The slots of live rows that fail their table's check."""
     check = rows.table.check
     rows.pool.add_literals(sorted(check.texts) if check is not None else [])
@@ -280,14 +280,14 @@ def _runs(slots: Slots) -> list[tuple[int, int]]:
     return list(zip(firsts.tolist(), lasts.tolist(), strict=True))
 
 
-def _breach(rows: Rows, why: str, slots: Slots) -> list[str]:
+def _breach(rows: TableRows, why: str, slots: Slots) -> list[str]:
     if not len(slots):
         return []
     keys = [rows.key_text(int(slot)) for slot in slots[:OFFENDERS_SHOWN]]
     return [_said(rows.table.name, why, keys, len(slots))]
 
 
-def _shared(rows: Rows, constraint: Unique) -> list[str]:
+def _shared(rows: TableRows, constraint: Unique) -> list[str]:
     """The values that several rows share, each with the rows that have it."""
     groups, values, count = twins(rows, constraint, OFFENDERS_SHOWN)
     if not groups:
