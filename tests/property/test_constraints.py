@@ -276,7 +276,7 @@ CANARIES: dict[str, tuple[Any, Seed]] = {
     "the index is not undone": (FEW, in_text("if unmarks(", "if False and unmarks(")),
     "a row named twice is counted twice": (
         FEW,
-        in_function("marks", "if header & SEEN_BIT or", "if"),
+        in_function("marks", "if header & HEADER_EXCHANGED or", "if"),
     ),
     "the index is not undone, plain": (INTERPRETED, keeper_forgets_to_go_back),
     "a removed entry stays, plain": (INTERPRETED, without("leave")),
