@@ -18,8 +18,7 @@ import numpy as np
 
 from bench.workloads import zipf_shares
 from headgate.parallel.graph import Operations, build_graph
-from headgate.parallel.precedence import Units, chain_tasks, link, unit_tasks
-from headgate.parallel.scratch import Scratch
+from headgate.parallel.precedence import Scratch, Units, chain_tasks, link, unit_tasks
 from headgate.parallel.sections import section_count
 
 SIZES = (10_240, 102_400, 1_024_000)  # operations of a batch

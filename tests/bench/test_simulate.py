@@ -6,7 +6,7 @@ import math
 
 from bench import simulate
 from bench.workloads import make_workload
-from headgate.cli.calibration import Spent
+from headgate.lab.measuring import Spent
 from headgate.lab.simulation import critical_path_ns
 from headgate.parallel.decision import Thresholds
 

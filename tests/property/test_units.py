@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import headgate as hg
 from headgate.kernels import building, over_versions
-from headgate.parallel import nesting, precedence, readiness, units
+from headgate.parallel import precedence, readiness, sections, units
 from headgate.testing import SerialOracle, difference, results_difference
 from tests.property import making
 from tests.property.family import FAMILY
@@ -156,7 +156,7 @@ def test_groups_that_share_no_row_may_go_different_ways(
     threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = two_groups("serial", 1)
-    monkeypatch.setattr(nesting, "GAIN_MIN", 0.0)  # two groups whatever they gain
+    monkeypatch.setattr(sections, "GAIN_MIN", 0.0)  # two groups whatever they gain
     found = two_groups("auto", threads)
     assert same(found, expected)
     contended, spread = found[3][-2:]

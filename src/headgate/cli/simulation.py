@@ -13,19 +13,16 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from headgate.cli.curves import draw_page
 from headgate.cli.output import make_console, make_grid
 from headgate.engine.engine import Engine, open_engine
 from headgate.errors import InputError
+from headgate.lab.curves import CORES, draw_page, speedups
 from headgate.lab.simulation import (
-    CORES,
     PlannedBatch,
     plan_batch,
-    speedups,
     with_units,
 )
-from headgate.parallel.costs import load_thresholds
-from headgate.parallel.decision import Thresholds
+from headgate.parallel.decision import Thresholds, load_thresholds
 from headgate.parallel.precedence import Units
 from headgate.state.compiled import cache_folder
 from headgate.transactions import Transaction

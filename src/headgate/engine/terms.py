@@ -20,8 +20,8 @@ import pyarrow as pa
 from headgate.engine.events import Carried, parse_carry
 from headgate.engine.routing import Route, Routing, make_route
 from headgate.errors import DeclarationError, InputError, did_you_mean, not_among, shown
-from headgate.isolation.levels import PROTOCOLS, Recording, make_isolation, make_protocol
-from headgate.parallel.scheme import SERIAL, Scheme
+from headgate.isolation.levels import Recording, make_isolation
+from headgate.parallel.scheme import PROTOCOLS, SERIAL, Scheme, make_scheme
 from headgate.state.fitting import one_array, unmarked
 from headgate.state.schema import Schema, refuse_twins, split_list
 from headgate.state.table import Access
@@ -243,7 +243,7 @@ def understood(
 ) -> Terms:
     """Check what was said of a stream, and say what it means."""
     said: Options = {**DEFAULTS, **_checked_names(options)}
-    chosen = make_protocol(said["scheme"], said["threads"])
+    chosen = make_scheme(said["scheme"], said["threads"])
     level = make_isolation(said["isolation"])
     route = make_route(transactions, known, said["route_by"])
     columns = tuple(_order_column(column, route) for column in _order_names(said["order_by"]))
@@ -361,7 +361,7 @@ def recorded(terms: Terms, record: list[Recording]) -> Terms:
     A batch that has to run serially, because a function raised or a constraint is at stake, adds
     nothing to it.
     """
-    if terms.scheme.name not in PROTOCOLS:
+    if not terms.scheme.is_protocol:
         raise InputError(
             f"record= needs a scheme that sees reads and writes: {' or '.join(PROTOCOLS)}; "
             f"not {terms.scheme.name!r}"

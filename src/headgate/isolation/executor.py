@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from headgate.execution.run import Run, Work
 from headgate.io import Clock
 from headgate.isolation.levels import (
     LEVELS,
-    PROTOCOLS,
     Isolated,
     choose_protocol,
     run_isolated,
@@ -26,7 +25,7 @@ from headgate.isolation.levels import (
 from headgate.parallel.decision import Decision
 from headgate.parallel.figures import Figures
 from headgate.parallel.scheduler import Scheduler
-from headgate.parallel.scheme import SERIAL, Scheme
+from headgate.parallel.scheme import SERIAL, Scheme, make_scheme
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ class Executor:
         if protocol is not None:
             isolated = self._isolated(run, protocol, LEVELS[isolation], is_recorded)
         if isolated is None:
-            self.scheduler.run(run, SERIAL if scheme.name in PROTOCOLS else scheme)
+            self.scheduler.run(run, SERIAL if scheme.is_protocol else scheme)
         changed = run.changed()
         run.release(changed)
         return Execution(run.outcome, run.reason, program.fixed_reasons, changed, isolated)
@@ -94,22 +93,22 @@ class Executor:
     def _protocol(self, scheme: Scheme, isolation: str, count: int) -> Scheme | None:
         """The protocol that runs a batch, or None when it runs in event order."""
         scheduler, program = self.scheduler, self.program
-        name, chosen = scheme.name, None
-        if name == "auto":
+        protocol, chosen = scheme, None
+        if scheme.is_chosen:
             if scheduler.probing.is_due:
                 return None
             cost_ns, threads = scheduler.cost_ns, scheme.threads
             chosen = choose_protocol(isolation, cost_ns, count, threads, scheduler.costs)
             if chosen is None or program.constraints:
                 return None
-            name = chosen.scheme
-        if name not in PROTOCOLS or not count:
+            protocol = make_scheme(chosen.scheme, threads)
+        if not protocol.is_protocol or not count:
             return None
         why = self._unfit()
         if why is not None:
-            self.decisions.append(Decision("serial", f"{name} cannot see to it: {why}"))
+            self.decisions.append(Decision("serial", f"{protocol} cannot see to it: {why}"))
             return None
-        protocol = Scheme(name, min(scheme.threads, count))
+        protocol = replace(protocol, threads=min(protocol.threads, count))
         refused = scheduler.readiness.decision(protocol)
         noted = refused if refused is not None else chosen
         if noted is not None:

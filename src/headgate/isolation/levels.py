@@ -12,14 +12,13 @@ may write is its own until it ends.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from headgate.errors import InputError, did_you_mean, not_among, shown
+from headgate.errors import InputError, did_you_mean, shown
 from headgate.execution.run import Run, Work
 from headgate.kernels.frame import (
     HOME_CHANGED,
@@ -32,7 +31,7 @@ from headgate.kernels.frame import (
 from headgate.kernels.protocols import OPERATION_WORDS, ROW_WORDS, SEEN_WORDS
 from headgate.parallel.crew import Crew, Words
 from headgate.parallel.decision import Decision, Thresholds
-from headgate.parallel.scheme import SCHEME_NAMES, VARIANTS, Scheme, make_scheme
+from headgate.parallel.scheme import Scheme
 
 LEVELS = {"PL1": 1, "PL2": 2, "PL3": 3, "PL4": 4}
 ALIASES = {
@@ -40,10 +39,6 @@ ALIASES = {
     "read-committed": "PL2",
     "serializable": "PL3",
     "strict": "PL4",
-}
-PROTOCOLS = {
-    "lock": "two-phase locking, at the level that isolation= says",
-    "timestamp": "copies, stamps and validation, again where another was faster",
 }
 
 
@@ -59,25 +54,6 @@ def make_isolation(text: str) -> str:
         hint = did_you_mean(text, [*LEVELS, *ALIASES])
         raise InputError(f"isolation {shown(text)} is unknown; the levels are: {names}{hint}")
     return level
-
-
-def make_protocol(scheme: str, threads: int | None) -> Scheme:
-    """Check the words of `run` and `sink`, those of the protocols included."""
-    given: Any = threads
-    if given is not None and (not isinstance(given, int) or given < 1):
-        raise InputError(
-            f"threads is a number of at least 1, or None for all cores; not {shown(given)}"
-        )
-    if not isinstance(scheme, str):
-        raise InputError(f"scheme is a text, such as 'auto'; not {shown(scheme)}")
-    if scheme not in PROTOCOLS:
-        if scheme.split("-")[0] not in SCHEME_NAMES:
-            names = [*SCHEME_NAMES, *PROTOCOLS]
-            among = not_among(scheme, names, "schemes")
-            raise InputError(f"scheme {shown(scheme)} is unknown; {VARIANTS}; {among}")
-        return make_scheme(scheme, threads)
-    count = threads if threads is not None else len(os.sched_getaffinity(0))
-    return Scheme(scheme, count)
 
 
 def choose_protocol(
@@ -144,7 +120,7 @@ def run_isolated(
     isolation = _Isolation(run, scheme, level, is_recorded)
     crew = isolation.crew
     run.program.compiled_kernel.resolve(len(run.order), run.frame.address)
-    crew.work(kernels[scheme.name])
+    crew.work(kernels[scheme.kind.kernel])
     if crew.raised[0]:
         crew.put_back()
         isolation.clear_scratch()
@@ -187,7 +163,7 @@ class _Isolation:
         crew, changes, room = self.crew, self.crew.changes[thread], self.most + 2
         copies = [np.empty(room, np.int64) for _ in crew.tables]
         step: Words = dict(own)
-        if self.scheme.name == "timestamp":  # its steps change copies, which it then installs
+        if self.scheme.kind.on_copies:
             step["counts"] = np.zeros_like(changes.counts)
             for number, listed in enumerate(copies):
                 step |= {f"changed_{number}": listed, f"images_{number}": 0}

@@ -12,7 +12,7 @@ barriers cost more the more there are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import heappop, heappush
@@ -20,14 +20,14 @@ from heapq import heappop, heappush
 import numpy as np
 
 from headgate.errors import InputError
+from headgate.kernels.explorations import CHUNKS_PER_THREAD
 from headgate.parallel.decision import Thresholds
+from headgate.parallel.figures import longest_path
 from headgate.parallel.graph import Graph, Operations, build_graph
 from headgate.parallel.precedence import Precedence, Tasks, chain_tasks, plain_chains, unit_tasks
+from headgate.parallel.scheme import EXPLORATIONS, GRANULARITIES, Scheme, make_scheme
+from headgate.parallel.transactions import PARTITIONS_PER_THREAD
 from headgate.state.compiled import numba
-
-PARTITIONS_PER_CORE = 8  # as the real scheme has them
-CHUNKS_PER_CORE = 8  # a stratum of operations is taken in this many pieces by each
-CORES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 40, 48, 56, 64)
 
 
 @dataclass(frozen=True)
@@ -106,32 +106,33 @@ class _Shape:
     after: np.ndarray
     strata_starts: np.ndarray
     by_stratum: np.ndarray
-    is_dealt: bool  # a stratum is shared out beforehand, not taken in chunks
+    goes_on: bool  # who makes another ready runs the first such itself, as is done in place
 
 
 # --- kernels --------------------------------------------------------------------------------------
 
 
+# Each gives the time, and in `order` the tasks as they are begun: what the kernels of
+# kernels/explorations.py do, which a test compares.
+
+
 @numba.njit(cache=True)
 def _strata(
     starts: np.ndarray, tasks: np.ndarray, work: np.ndarray, begins: np.ndarray,
-    is_dealt: bool, barrier_ns: float, signal_ns: float,
+    barrier_ns: float, signal_ns: float, order: np.ndarray,
 ) -> float:  # fmt: skip
-    free, cores = begins.copy(), len(begins)
+    """Whoever is free takes the next few tasks of a stratum; then all meet."""
+    free, cores, taken = begins.copy(), len(begins), 0
     for stratum in range(len(starts) - 1):
         first, last = starts[stratum], starts[stratum + 1]
-        count = last - first
-        if is_dealt:
-            for core in range(cores):
-                for place in range(count * core // cores, count * (core + 1) // cores):
-                    free[core] += work[tasks[first + place]]
-        else:
-            chunk = max(1, count // (CHUNKS_PER_CORE * cores))
-            for begin in range(first, last, chunk):
-                core = int(np.argmin(free))
-                free[core] += signal_ns
-                for place in range(begin, min(begin + chunk, last)):
-                    free[core] += work[tasks[place]]
+        chunk = max(1, (last - first) // (CHUNKS_PER_THREAD * cores))
+        for begin in range(first, last, chunk):
+            core = int(np.argmin(free))
+            free[core] += signal_ns
+            for place in range(begin, min(begin + chunk, last)):
+                free[core] += work[tasks[place]]
+                order[taken] = tasks[place]
+                taken += 1
         free[:] = free.max() + barrier_ns
     return float(free.max())
 
@@ -139,58 +140,70 @@ def _strata(
 @numba.njit(cache=True)
 def _depth(
     tasks: np.ndarray, before_starts: np.ndarray, before: np.ndarray, work: np.ndarray,
-    begins: np.ndarray, signal_ns: float,
+    begins: np.ndarray, signal_ns: float, order: np.ndarray,
 ) -> float:  # fmt: skip
+    """Each core its share of every stratum, waiting for its own dependencies."""
     free, cores = begins.copy(), len(begins)
-    done = np.zeros(len(tasks))
+    done, begun = np.zeros(len(tasks)), np.zeros(len(tasks))
     for place in range(len(tasks)):
         task, core = tasks[place], place % cores
         now = free[core]
         for edge in range(before_starts[task], before_starts[task + 1]):
             now = max(now, done[before[edge]])
         edges = before_starts[task + 1] - before_starts[task]
+        begun[place] = now
         done[task] = free[core] = now + work[task] + signal_ns * (edges + 1)
+    order[:] = tasks[np.argsort(begun, kind="mergesort")]
     return done.max() if len(done) else 0.0
 
 
 @numba.njit(cache=True)
 def _ready(
     before_starts: np.ndarray, after_starts: np.ndarray, after: np.ndarray, work: np.ndarray,
-    begins: np.ndarray, signal_ns: float,
+    begins: np.ndarray, signal_ns: float, goes_on: bool, order: np.ndarray,
 ) -> float:  # fmt: skip
     """Whoever is free first takes what was ready first; the head of the queue is one word."""
-    count, cores = len(work), len(begins)
+    count, cores, begun = len(work), len(begins), 0
     waiting = before_starts[1:] - before_starts[:-1]
-    queue = np.empty(count, np.int64)
-    head, tail = 0, 0
+    queue, head, tail = np.empty(count, np.int64), 0, 0
     for task in range(count):
         if waiting[task] == 0:
             queue[tail] = task
             tail += 1
-    idle = np.empty(count + cores, np.int64)
-    idle_head, idle_tail = 0, 0
+    idle, idle_head, idle_tail = np.empty(count + cores, np.int64), 0, 0
     running = [(begins[0], 0, -1)]
     for core in range(1, cores):
         heappush(running, (begins[core], core, -1))
     taken_at, end = 0.0, 0.0
     while running:
         now, core, task = heappop(running)
+        found = -1
         if task >= 0:
             end = now
             for edge in range(after_starts[task], after_starts[task + 1]):
                 other = after[edge]
                 waiting[other] -= 1
-                if waiting[other] == 0:
+                if waiting[other] == 0 and goes_on and found < 0:
+                    found = other
+                elif waiting[other] == 0:
                     queue[tail] = other
                     tail += 1
-        idle[idle_tail] = core
-        idle_tail += 1
+        if found >= 0:
+            signals = after_starts[found + 1] - after_starts[found]
+            heappush(running, (now + work[found] + signal_ns * signals, core, found))
+            order[begun] = found
+            begun += 1
+        else:
+            idle[idle_tail] = core
+            idle_tail += 1
         while head < tail and idle_head < idle_tail:
             task, core = queue[head], idle[idle_head]
             head, idle_head = head + 1, idle_head + 1
             taken_at = max(now, taken_at) + signal_ns
             signals = after_starts[task + 1] - after_starts[task]
             heappush(running, (taken_at + work[task] + signal_ns * signals, core, task))
+            order[begun] = task
+            begun += 1
     return end
 
 
@@ -237,7 +250,7 @@ def _partitions(
 ) -> float:  # fmt: skip
     """Each transaction waits for the one before it in every partition that it touches."""
     free, cores = begins.copy(), len(begins)
-    partitions = PARTITIONS_PER_CORE * cores
+    partitions = PARTITIONS_PER_THREAD * cores
     done = np.zeros(partitions)
     seen = np.full(partitions, -1, np.int64)
     for unit in range(len(starts) - 1):
@@ -338,7 +351,7 @@ def _shape(batch: PlannedBatch, granularity: str, costs: Thresholds) -> _Shape:
         graph = batch.graph
         return _Shape(
             batch.work_ns, graph.before_starts, graph.before, graph.after_starts, graph.after,
-            graph.strata_starts, graph.by_stratum, is_dealt=True,
+            graph.strata_starts, graph.by_stratum, goes_on=True,
         )  # fmt: skip
     tasks = batch.chain_tasks if granularity == "chain" else batch.unit_tasks
     unit_ns = _versioned(batch, costs)
@@ -346,7 +359,7 @@ def _shape(batch: PlannedBatch, granularity: str, costs: Thresholds) -> _Shape:
     starts, by_stratum = tasks.by_stratum
     return _Shape(
         work_ns, tasks.before_starts, tasks.before, tasks.after_starts, tasks.after, starts,
-        by_stratum, is_dealt=False,
+        by_stratum, goes_on=False,
     )  # fmt: skip
 
 
@@ -357,26 +370,34 @@ def _versioned(batch: PlannedBatch, costs: Thresholds) -> np.ndarray:
     return found
 
 
-def _explore(batch: PlannedBatch, text: str, cores: int, costs: Thresholds) -> float:
-    exploration, _, granularity = text.partition("-")
-    shape = _shape(batch, granularity or "transaction", costs)
+def order_taken(
+    batch: PlannedBatch, strategy: str, cores: int, costs: Thresholds
+) -> tuple[float, np.ndarray]:
+    """How long an exploration takes, and its tasks as they are begun."""
+    scheme = make_scheme(strategy, cores)
+    shape = _shape(batch, scheme.granularity, costs)
     begins, signal_ns = _threads(cores, costs)
-    if exploration == "strata":
+    order = np.full(len(shape.work_ns), -1, np.int64)
+    if scheme.kind.kernel == "strata":
         makespan_ns = _strata(
-            shape.strata_starts, shape.by_stratum, shape.work_ns, begins, shape.is_dealt,
-            _barrier_ns(cores, costs), signal_ns,
+            shape.strata_starts, shape.by_stratum, shape.work_ns, begins,
+            _barrier_ns(cores, costs), signal_ns, order,
         )  # fmt: skip
-        return float(makespan_ns)
-    if exploration == "depth":
+    elif scheme.kind.kernel == "depth":
         makespan_ns = _depth(
             shape.by_stratum, shape.before_starts, shape.before, shape.work_ns, begins,
-            signal_ns,
+            signal_ns, order,
         )  # fmt: skip
-        return float(makespan_ns)
-    makespan_ns = _ready(
-        shape.before_starts, shape.after_starts, shape.after, shape.work_ns, begins, signal_ns,
-    )  # fmt: skip
-    return float(makespan_ns)
+    else:
+        makespan_ns = _ready(
+            shape.before_starts, shape.after_starts, shape.after, shape.work_ns, begins, signal_ns,
+            shape.goes_on, order,
+        )  # fmt: skip
+    return float(makespan_ns), order
+
+
+def _explore(batch: PlannedBatch, scheme: Scheme, costs: Thresholds) -> float:
+    return order_taken(batch, str(scheme), scheme.threads, costs)[0]
 
 
 def _threads(cores: int, costs: Thresholds) -> tuple[np.ndarray, float]:
@@ -393,30 +414,29 @@ def _barrier_ns(cores: int, costs: Thresholds) -> float:
     return 0.0 if cores == 1 else float(costs.barrier_ns + costs.signal_ns * (cores - 2))
 
 
-def _take_turns(batch: PlannedBatch, text: str, cores: int, costs: Thresholds) -> float:
-    operations, is_versioned = batch.operations, text == "lwm"
-    work_ns = batch.work_ns
-    if is_versioned:
+def _take_turns(batch: PlannedBatch, scheme: Scheme, costs: Thresholds) -> float:
+    operations, work_ns = batch.operations, batch.work_ns
+    if scheme.by_units:
         work_ns = work_ns + costs.version_ns_per_operation * np.diff(operations.starts)
     makespan_ns = _turns(
         operations.starts, operations.rows, operations.writes, batch.row_count, work_ns,
-        *_threads(cores, costs), is_versioned,
+        *_threads(scheme.threads, costs), scheme.by_units,
     )  # fmt: skip
     return float(makespan_ns)
 
 
-def _count_partitions(batch: PlannedBatch, text: str, cores: int, costs: Thresholds) -> float:
+def _count_partitions(batch: PlannedBatch, scheme: Scheme, costs: Thresholds) -> float:
     operations = batch.operations
     makespan_ns = _partitions(
-        operations.starts, operations.rows, batch.work_ns, *_threads(cores, costs),
+        operations.starts, operations.rows, batch.work_ns, *_threads(scheme.threads, costs),
     )  # fmt: skip
     return float(makespan_ns)
 
 
-def _go_round(batch: PlannedBatch, text: str, cores: int, costs: Thresholds) -> float:
+def _go_round(batch: PlannedBatch, scheme: Scheme, costs: Thresholds) -> float:
     tasks, graph = batch.plain_chains, batch.precedence
-    pools = cores if text == "tstream-nothing" else 1
-    begins, signal_ns = _threads(cores, costs)
+    pools = scheme.threads if scheme.pool == "nothing" else 1
+    begins, signal_ns = _threads(scheme.threads, costs)
     makespan_ns = _chains(
         tasks.starts, tasks.members, tasks.task_of, graph.before_starts, graph.before,
         graph.after_starts, graph.after, _versioned(batch, costs), begins, pools, signal_ns,
@@ -424,37 +444,28 @@ def _go_round(batch: PlannedBatch, text: str, cores: int, costs: Thresholds) -> 
     return float(makespan_ns)
 
 
-Replay = Callable[[PlannedBatch, str, int, Thresholds], float]
-_REPLAYS: dict[str, Replay] = {
-    "strata": _explore,
-    "strata-operation": _explore,
-    "strata-chain": _explore,
-    "depth": _explore,
-    "depth-operation": _explore,
-    "depth-chain": _explore,
-    "ready": _explore,
-    "ready-operation": _explore,
-    "ready-chain": _explore,
-    "tstream": _go_round,
-    "tstream-nothing": _go_round,
-    "lal": _take_turns,
-    "lwm": _take_turns,
-    "pat": _count_partitions,
+# By what a scheme's kernel needs, see parallel/scheme.py.
+_REPLAYS: dict[str, Callable[[PlannedBatch, Scheme, Thresholds], float]] = {
+    "graph": _explore,
+    "pools": _go_round,
+    "locks": _take_turns,
+    "turns": _take_turns,
+    "partitions": _count_partitions,
 }
-STRATEGIES = ("serial", *_REPLAYS)
+_EXPLORED = [
+    name if grain == "transaction" else f"{name}-{grain}"
+    for name in EXPLORATIONS
+    for grain in GRANULARITIES
+]
+STRATEGIES = ("serial", *_EXPLORED, "tstream", "tstream-nothing", "lal", "lwm", "pat")
 
 
-def _is_by_units(strategy: str) -> bool:
-    return strategy.startswith(("tstream", "lwm")) or strategy.endswith(("operation", "chain"))
-
-
-def _prelude_ns(batch: PlannedBatch, strategy: str, costs: Thresholds) -> float:
+def _prelude_ns(batch: PlannedBatch, scheme: Scheme, costs: Thresholds) -> float:
     """What one thread does alone: the plan, and pauses for aborts."""
-    is_by_units = _is_by_units(strategy)
-    each = costs.unit_plan_ns_per_operation if is_by_units else costs.plan_ns_per_operation
-    pauses = 0
-    if is_by_units and strategy != "lwm":  # TStream settles once, at the end
-        pauses = min(1, batch.aborts) if strategy.startswith("tstream") else batch.aborts
+    each = costs.unit_plan_ns_per_operation if scheme.by_units else costs.plan_ns_per_operation
+    pauses = batch.aborts if scheme.by_units and not scheme.kind.is_whole else 0
+    if scheme.kind.needs == "pools":  # TStream settles once, at the end
+        pauses = min(1, pauses)
     return each * len(batch.operations.rows) + costs.abort_ns * pauses
 
 
@@ -464,46 +475,22 @@ def simulate(batch: PlannedBatch, strategy: str, cores: int, costs: Thresholds) 
         raise InputError(f"cores is {cores}; it must be at least 1")
     if strategy == "serial":
         return batch.serial_ns
-    if strategy not in _REPLAYS:
+    if strategy not in STRATEGIES:
         raise InputError(f"no strategy {strategy!r}; there are: {', '.join(STRATEGIES)}")
     if batch.operations.units == 0:
         return 0.0
-    makespan_ns = _REPLAYS[strategy](batch, strategy, cores, costs)
-    return makespan_ns + _prelude_ns(batch, strategy, costs)
-
-
-def speedups(
-    batch: PlannedBatch,
-    costs: Thresholds,
-    cores: Sequence[int] = CORES,
-    strategies: Sequence[str] = STRATEGIES,
-) -> dict[str, list[float]]:
-    """How many times faster than one after another, by strategy, for each number of cores."""
-    found = {}
-    for strategy in strategies:
-        makespans = [simulate(batch, strategy, count, costs) for count in cores]
-        found[strategy] = [batch.serial_ns / max(1.0, makespan) for makespan in makespans]
-    return found
+    scheme = make_scheme(strategy, cores)
+    makespan_ns = _REPLAYS[scheme.kind.needs](batch, scheme, costs)
+    return makespan_ns + _prelude_ns(batch, scheme, costs)
 
 
 def critical_path_ns(batch: PlannedBatch, is_by_units: bool) -> float:
     """The longest way through the graph: no number of cores is faster."""
     if is_by_units:
-        tasks = batch.unit_tasks
-        return _longest(tasks.before_starts, tasks.before, batch.unit_ns)
-    return _longest(batch.graph.before_starts, batch.graph.before, batch.work_ns)
-
-
-@numba.njit(cache=True)
-def _longest_kernel(starts: np.ndarray, before: np.ndarray, work: np.ndarray) -> float:
-    done = np.zeros(len(work))
-    for task in range(len(work)):
-        begin = 0.0
-        for edge in range(starts[task], starts[task + 1]):
-            begin = max(begin, done[before[edge]])
-        done[task] = begin + work[task]
-    return done.max() if len(work) else 0.0
-
-
-def _longest(starts: np.ndarray, before: np.ndarray, work: np.ndarray) -> float:
-    return float(_longest_kernel(starts, before, work))
+        graph: Tasks | Graph = batch.unit_tasks
+        work_ns = batch.unit_ns
+    else:
+        graph, work_ns = batch.graph, batch.work_ns
+    # Edges lead from lower to higher numbers, so that order is one in which none comes too early.
+    order = np.arange(len(work_ns))
+    return float(longest_path(order, work_ns, graph.after_starts, graph.after))

@@ -87,7 +87,7 @@ def transaction_shape(graph: Graph) -> Shape:
 
 
 @numba.njit(cache=True, nogil=True)
-def _longest_path(
+def longest_path(
     order: np.ndarray, weights: np.ndarray, after_starts: np.ndarray, after: np.ndarray
 ) -> int:
     """The heaviest path, tasks taken in an order in which none comes before what it waits for."""
@@ -106,7 +106,7 @@ def task_shape(tasks: Tasks) -> Shape:
     """The graph of tasks made of units."""
     weights = np.diff(tasks.starts)
     starts, order = tasks.by_stratum
-    path = int(_longest_path(order, weights, tasks.after_starts, tasks.after))
+    path = int(longest_path(order, weights, tasks.after_starts, tasks.after))
     widest = int(np.diff(starts).max(initial=0))
     work = len(tasks.members)
     return Shape(tasks.count, len(tasks.after), tasks.strata, widest, work, path)

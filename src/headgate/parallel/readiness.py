@@ -19,7 +19,6 @@ from headgate.kernels.building import (
     build_unit_kernels,
     compile_first,
 )
-from headgate.kernels.protocols import PROTOCOLS
 from headgate.parallel.decision import Decision
 from headgate.parallel.scheme import Scheme
 
@@ -29,12 +28,12 @@ UNIT_PLAN = ("serial.resolve", "units.collect")  # the graph of operations
 
 def needed(scheme: Scheme) -> tuple[str, ...]:
     """The kernels that a scheme runs, those of its plan first."""
-    if scheme.name in PROTOCOLS:
-        return "serial.resolve", f"protocol.{scheme.name}"
+    kernel = scheme.kind.kernel
+    if scheme.is_protocol:
+        return "serial.resolve", f"protocol.{kernel}"
     if scheme.by_units:
-        name = "chains" if scheme.name == "tstream" else scheme.name
-        return *UNIT_PLAN, f"units.{name}", "units.reasons"
-    return *PLAN, scheme.name
+        return *UNIT_PLAN, f"units.{kernel}", "units.reasons"
+    return *PLAN, kernel
 
 
 class Readiness:

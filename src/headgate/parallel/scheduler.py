@@ -20,15 +20,19 @@ from headgate.execution.program import Program
 from headgate.execution.run import Run, Work
 from headgate.io import Clock, RealClock
 from headgate.kernels import ticks
-from headgate.parallel.costs import load_thresholds
-from headgate.parallel.decision import Decision, Load, Thresholds, worth_planning
+from headgate.parallel.decision import (
+    Decision,
+    Load,
+    Probing,
+    Thresholds,
+    load_thresholds,
+    worth_planning,
+)
 from headgate.parallel.figures import Figures, measure
-from headgate.parallel.nesting import nest
-from headgate.parallel.probing import Probing
+from headgate.parallel.precedence import Scratch
 from headgate.parallel.readiness import PLAN, UNIT_PLAN, Readiness
 from headgate.parallel.scheme import SERIAL, Scheme, make_scheme
-from headgate.parallel.scratch import Scratch
-from headgate.parallel.sections import cut, run_in_turn
+from headgate.parallel.sections import cut, nest, run_in_turn
 from headgate.parallel.transactions import TransactionBatch
 from headgate.parallel.units import UnitBatch, UnitCrew
 from headgate.state.compiled import cache_folder
@@ -72,7 +76,7 @@ class Scheduler:
         scheme = self._allowed(scheme)
         self.breakdown = None
         began = self.clock.monotonic()
-        if scheme.name != SERIAL.name and self._run_parallel(run, scheme):
+        if not scheme.is_serial and self._run_parallel(run, scheme):
             self.note_pace(self.clock.monotonic() - began, len(run.order))
         else:
             began = self.clock.busy()
@@ -85,12 +89,12 @@ class Scheduler:
     def _allowed(self, scheme: Scheme) -> Scheme:
         """The scheme itself, or serial when there is no need to look at the batch to say so."""
         constraints, updates, why = self.program.constraints, self.program.updates, None
-        if scheme.name == "auto" and self.probing.is_due:
+        if scheme.is_chosen and self.probing.is_due:
             why = "what a transaction costs is measured again"
-        elif scheme.name != SERIAL.name and constraints:
+        elif constraints and not scheme.is_serial:
             # Rows that no parameter names decide whether it holds: no graph shows that.
             why = f"a constraint: {constraints[0].name}"
-        elif updates and (scheme.name == "auto" or scheme.by_units):
+        elif updates and (scheme.is_chosen or scheme.by_units):
             why = "updates=True asks for the rows in between"
         if why is not None:
             self.decisions.append(Decision("serial", why))
@@ -100,7 +104,7 @@ class Scheduler:
         """Run the batch by this scheme; False when it was put back and must be run serially."""
         if self.program.compiled_count < len(self.program.signatures) or not len(run.order):
             return False
-        if scheme.name == "auto":
+        if scheme.is_chosen:
             early = worth_planning(self.load_of(run, scheme.threads), self.costs)
             early = early or self.readiness.whole_given_up
             early = early or self.readiness.serial("the graph of transactions", *PLAN)
@@ -117,7 +121,7 @@ class Scheduler:
 
     def _run_section(self, run: Run, scheme: Scheme) -> bool:
         """The same for a batch, or a section of one, that is planned as a whole."""
-        if scheme.name == "auto":
+        if scheme.is_chosen:
             return self._run_decided(run, scheme)
         batch = TransactionBatch(self, run, scheme)
         done = self._run_units(batch, scheme) if scheme.by_units else self._run_transactions(batch)
@@ -165,12 +169,12 @@ class Scheduler:
         began = self.clock.monotonic()
         crew = batch.crew()
         planned = self.clock.monotonic()
-        crew.work(self.readiness.transaction_kernels[batch.scheme.name])
+        crew.work(self.readiness.transaction_kernels[batch.scheme.kind.kernel])
         self._note_breakdown(crew.times, began, planned)
         if crew.raised[0]:
             crew.put_back()
             return False
-        crew.collect(is_isolated=batch.scheme.name != "nolock")
+        crew.collect(batch.scheme.kind.is_isolated)
         return True
 
     def _run_units(self, batch: TransactionBatch, scheme: Scheme) -> bool:
@@ -179,7 +183,7 @@ class Scheduler:
         units = batch.units
         if units is None:
             batch.resolve()
-            units = self.unit_batch(batch.run, scheme.name == "lwm")
+            units = self.unit_batch(batch.run, scheme.kind.is_whole)
         crew = UnitCrew(units, scheme, self.is_timed)
         planned = self.clock.monotonic()
         if not crew.work():

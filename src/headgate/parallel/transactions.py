@@ -107,7 +107,7 @@ class TransactionBatch:
         """The threads that run it, with the words that the kernel of the scheme needs."""
         crew = Crew(self.run, self.scheme.threads, self.scheduler.is_timed)
         crew.note_changes()
-        crew.shared |= _WORDS[self.scheme.name](self, crew)
+        crew.shared |= _WORDS[self.scheme.kind.needs](self, crew)
         return crew
 
     def _exploring(self, crew: Crew) -> Words:
@@ -155,10 +155,8 @@ class TransactionBatch:
 
 
 _WORDS = {
-    "strata": TransactionBatch._exploring,
-    "depth": TransactionBatch._exploring,
-    "ready": TransactionBatch._exploring,
-    "lal": TransactionBatch._locks,
-    "pat": TransactionBatch._partitions,
-    "nolock": TransactionBatch._nothing,
+    "graph": TransactionBatch._exploring,
+    "locks": TransactionBatch._locks,
+    "partitions": TransactionBatch._partitions,
+    "nothing": TransactionBatch._nothing,
 }

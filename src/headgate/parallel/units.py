@@ -22,6 +22,7 @@ from headgate.parallel.crew import Crew, Words
 from headgate.parallel.graph import Operations, number_rows
 from headgate.parallel.precedence import (
     Precedence,
+    Scratch,
     Tasks,
     Units,
     chain_tasks,
@@ -30,7 +31,6 @@ from headgate.parallel.precedence import (
     unit_tasks,
 )
 from headgate.parallel.scheme import Scheme
-from headgate.parallel.scratch import Scratch
 
 QUEUE_FACTOR = 4  # a task may come into the queue again after an abort
 
@@ -121,18 +121,16 @@ class UnitCrew:
     def __init__(self, batch: UnitBatch, scheme: Scheme, is_timed: bool = False) -> None:
         self.batch, self.run, self.scheme = batch, batch.run, scheme
         self.threads = max(1, min(scheme.threads, batch.units.count))
-        if scheme.name in ("lwm", "tstream"):
-            self.tasks = plain_chains(batch.graph)
-        else:
-            self.tasks = batch.tasks(scheme.granularity)
+        is_explored = scheme.kind.needs == "graph"
+        self.tasks = batch.tasks(scheme.granularity) if is_explored else plain_chains(batch.graph)
         self.crew = Crew(self.run, self.threads, is_timed)
         self.times = self.crew.times
         self.crew.shared |= {**batch.words, **self._plan()}
         for own in self.crew.own:
             own["scratch"] = self._scratch()
-        if scheme.name == "lwm":
+        if scheme.kind.needs == "turns":
             self.crew.shared |= self._turns()
-        elif scheme.name == "tstream":
+        elif scheme.kind.needs == "pools":
             self._share_chains()
 
     # --- the words ----------------------------------------------------------------------------
@@ -216,9 +214,9 @@ class UnitCrew:
         """Run all units; False when the batch must be run serially, with nothing changed."""
         kernels, crew = self.batch.kernels.kernels, self.crew
         self._frame = self.run.frame.but(crew.shared)
-        if self.scheme.name == "ready":
+        if self.scheme.kind.is_queued:
             versions.queue_ready(self._frame.address)
-        crew.work(kernels["chains" if self.scheme.name == "tstream" else self.scheme.name])
+        crew.work(kernels[self.scheme.kind.kernel])
         if crew.sync[atomics.GAVE_UP]:
             return False
         if self.failed.any():

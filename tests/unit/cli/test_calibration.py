@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from headgate.cli import calibration as measuring
 from headgate.cli.commands import app
-from headgate.parallel import costs as calibration
-from headgate.parallel.costs import load_thresholds, save_thresholds
-from headgate.parallel.decision import Thresholds
+from headgate.lab import measuring
+from headgate.parallel import decision as calibration
+from headgate.parallel.decision import Thresholds, load_thresholds, save_thresholds
 
 
 def test_every_cost_is_measured_kept_and_shown(

@@ -18,7 +18,6 @@ from typer.testing import CliRunner, Result
 import headgate as hg
 from headgate.cli import simulation
 from headgate.cli.commands import app
-from headgate.cli.curves import draw_curves
 from headgate.cli.simulation import (
     Request,
     choose_transaction,
@@ -27,8 +26,9 @@ from headgate.cli.simulation import (
     simulate_events,
 )
 from headgate.errors import InputError
+from headgate.lab.curves import draw_curves
 from headgate.lab.simulation import STRATEGIES
-from headgate.parallel import costs as calibration
+from headgate.parallel import decision as calibration
 from tests.unit.cli import payments
 from tests.unit.cli.payments import deposit, open_payments, pay
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from headgate.errors import InputError
 from headgate.parallel.drawing import UNITS_MAX, draw
 from headgate.parallel.precedence import PD, TD, Precedence
-from tests.unit.planning.units import Unit, linked
+from tests.unit.parallel.units import Unit, linked
 
 SVG = "{http://www.w3.org/2000/svg}"
 ROWS = 5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from headgate.parallel.scratch import Scratch
+from headgate.parallel.precedence import Scratch
 
 
 def test_arrays_do_not_overlap_and_have_their_length() -> None:

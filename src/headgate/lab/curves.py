@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
+from headgate.lab.simulation import STRATEGIES, PlannedBatch, simulate
+from headgate.parallel.decision import Thresholds
+
+CORES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 40, 48, 56, 64)
 WIDTH, HEIGHT = 860, 480
 LEFT, RIGHT, TOP, BOTTOM = 46, 16, 14, 38
 # A colour says how it goes through the graph, a dash what it takes at once.
@@ -32,6 +36,20 @@ th { text-align: left; font-weight: 600; } thead th { text-align: right; }
 td:first-child { text-align: left; white-space: nowrap; }
 @media (prefers-color-scheme: dark) { body { background: #14181e; color: #dfe5ec; } }
 """
+
+
+def speedups(
+    batch: PlannedBatch,
+    costs: Thresholds,
+    cores: Sequence[int] = CORES,
+    strategies: Sequence[str] = STRATEGIES,
+) -> dict[str, list[float]]:
+    """How many times faster than one after another, by strategy, for each number of cores."""
+    found = {}
+    for strategy in strategies:
+        makespans = [simulate(batch, strategy, count, costs) for count in cores]
+        found[strategy] = [batch.serial_ns / max(1.0, makespan) for makespan in makespans]
+    return found
 
 
 def draw_page(

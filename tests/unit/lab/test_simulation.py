@@ -11,17 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import InputError
+from headgate.lab.curves import speedups
 from headgate.lab.simulation import (
     STRATEGIES,
     PlannedBatch,
     critical_path_ns,
     plan_batch,
     simulate,
-    speedups,
     with_units,
 )
 from headgate.parallel.decision import Thresholds
-from tests.unit.planning.units import Unit, linked
+from tests.unit.parallel.units import Unit, linked
 
 FREE = Thresholds(
     plan_ns_per_operation=0, unit_plan_ns_per_operation=0, version_ns_per_operation=0,

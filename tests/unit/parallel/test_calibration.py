@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from headgate.errors import InputError
-from headgate.parallel import costs as calibration
-from headgate.parallel.costs import (
+from headgate.parallel import decision as calibration
+from headgate.parallel.decision import (
+    Thresholds,
     calibration_path,
     check_place,
     load_thresholds,
     save_thresholds,
 )
-from headgate.parallel.decision import Thresholds
 from headgate.testing import SimulatedCrash, SimulatedDisk, Survival
 
 MEASURED = replace(Thresholds(), barrier_ns=1234.5, signal_ns=17.25)

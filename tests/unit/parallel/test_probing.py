@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate.parallel.probing import CHANGED_BATCHES, PROBE_BATCHES, Probing
+from headgate.parallel.decision import CHANGED_BATCHES, PROBE_BATCHES, Probing
 
 
 def test_after_so_many_parallel_batches() -> None:
