@@ -56,10 +56,6 @@ LABORATORY_FOR = "cli"
 LAZY_ABOVE_SPARK = {PUBLIC, "cli", "web"}
 
 FILE_LINES_MAX = 500
-# Files that are to be cut by idea soon; until then they may grow this far.
-LARGER_FILES: dict[str, int] = {
-    f"{PACKAGE}/engine/engine.py": 520,
-}
 FUNCTION_LINES_MAX = 70
 COLUMNS_MAX = 100
 VAGUE_WORDS = {"util", "utils", "helper", "helpers", "manager", "managers", "misc"}
@@ -178,9 +174,8 @@ def pyspark_only_in_spark(path: PurePosixPath, source: str) -> Iterator[str]:
 
 def lengths(path: PurePosixPath, source: str) -> Iterator[str]:
     lines = source.splitlines()
-    lines_max = LARGER_FILES.get(str(path), FILE_LINES_MAX)
-    if len(lines) > lines_max:
-        yield f"{path}:1: {len(lines)} lines in a file, at most {lines_max}"
+    if len(lines) > FILE_LINES_MAX:
+        yield f"{path}:1: {len(lines)} lines in a file, at most {FILE_LINES_MAX}"
     for number, line in enumerate(lines, start=1):
         if len(line) > COLUMNS_MAX:
             yield f"{path}:{number}: {len(line)} columns, at most {COLUMNS_MAX}"
