@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headgate.state.compiled import numba
+from headgate.state.spaces import OperationNumbers, RowNumbers, Strata, UnitNumbers
 
 SHARE_MIN = 0.1  # a group smaller than this part of the batch is not worth a decision of its own
 
@@ -20,8 +21,8 @@ SHARE_MIN = 0.1  # a group smaller than this part of the batch is not worth a de
 class Operations:
     """What each transaction (unit) of a batch touches: rows numbered over all tables, each once."""
 
-    starts: np.ndarray  # unit -> its first operation; one more than there are units
-    rows: np.ndarray  # operation -> row
+    starts: OperationNumbers  # unit -> its first operation; one more than there are units
+    rows: RowNumbers  # operation -> row
     writes: np.ndarray  # operation -> 1 if it may write
 
     @property
@@ -34,12 +35,12 @@ class Graph:
     """The dependencies among units, forward and backward, and the stratum of each."""
 
     before_starts: np.ndarray  # unit -> its first entry in `before`
-    before: np.ndarray  # units it waits for
+    before: UnitNumbers  # units it waits for
     after_starts: np.ndarray
-    after: np.ndarray  # units that wait for it
-    stratum: np.ndarray  # unit -> longest path that leads to it
+    after: UnitNumbers  # units that wait for it
+    stratum: Strata  # unit -> longest path that leads to it
     strata_starts: np.ndarray  # stratum -> its first entry in `by_stratum`
-    by_stratum: np.ndarray  # units by stratum, in serial order within one
+    by_stratum: UnitNumbers  # units by stratum, in serial order within one
 
     @property
     def strata(self) -> int:

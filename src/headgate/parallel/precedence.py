@@ -15,6 +15,15 @@ from typing import Any
 import numpy as np
 
 from headgate.state.compiled import numba
+from headgate.state.spaces import (
+    ChainNumbers,
+    OperationNumbers,
+    RowNumbers,
+    Strata,
+    TaskNumbers,
+    TransactionNumbers,
+    UnitNumbers,
+)
 
 TD, PD = 0, 1
 at: Any = np.uint64  # an index that cannot count from the end: the kernels need not ask
@@ -69,14 +78,16 @@ class Scratch:
 class Units:
     """The operations of a batch (one for each row of each transaction) and the units they form."""
 
-    operation_starts: np.ndarray  # transaction -> its first operation; one more than there are
-    rows: np.ndarray  # operation -> row, numbered from 0 on over all tables
+    operation_starts: (
+        OperationNumbers  # transaction -> its first operation; one more than there are
+    )
+    rows: RowNumbers  # operation -> row, numbered from 0 on over all tables
     writes: np.ndarray  # operation -> 1 if it makes a new version
-    unit_of: np.ndarray  # operation -> the unit that writes it, or -1
-    unit_starts: np.ndarray  # transaction -> its first unit; one more than there are
-    transaction_of: np.ndarray  # unit -> transaction
+    unit_of: UnitNumbers  # operation -> the unit that writes it, or -1
+    unit_starts: UnitNumbers  # transaction -> its first unit; one more than there are
+    transaction_of: TransactionNumbers  # unit -> transaction
     read_starts: np.ndarray  # unit -> its first entry in `reads`
-    reads: np.ndarray  # operations whose rows the unit looks at
+    reads: OperationNumbers  # operations whose rows the unit looks at
     row_count: int
 
     @property
@@ -97,17 +108,17 @@ class Precedence:
     """Who waits for whom among units, by unit, forward and backward, and the chain of each."""
 
     units: Units
-    previous: np.ndarray  # operation -> the operation that wrote its row before, or -1
+    previous: OperationNumbers  # operation -> the operation that wrote its row before, or -1
     before_starts: np.ndarray
-    before: np.ndarray  # units it waits for
+    before: UnitNumbers  # units it waits for
     kinds: np.ndarray  # entry of `before` -> TD or PD
     after_starts: np.ndarray
-    after: np.ndarray  # units that wait for it
-    stratum: np.ndarray  # unit -> the longest path to it
+    after: UnitNumbers  # units that wait for it
+    stratum: Strata  # unit -> the longest path to it
     strata: int
-    home: np.ndarray  # unit -> its chain
+    home: ChainNumbers  # unit -> its chain
     chains: int
-    crossing: tuple[np.ndarray, np.ndarray]  # chains that wait for others: sources, targets
+    crossing: tuple[ChainNumbers, ChainNumbers]  # chains that wait for others: sources, targets
     scratch: Scratch = field(default_factory=Scratch, repr=False)
 
     @property
@@ -129,15 +140,15 @@ class Tasks:
     """What a thread takes at once: units, or chains of them with cycles merged."""
 
     starts: np.ndarray  # task -> its first entry in `members`
-    members: np.ndarray  # units, in serial order within a task
-    task_of: np.ndarray  # unit -> task
+    members: UnitNumbers  # units, in serial order within a task
+    task_of: TaskNumbers  # unit -> task
     before_starts: np.ndarray
-    before: np.ndarray
+    before: TaskNumbers
     after_starts: np.ndarray
-    after: np.ndarray
-    stratum: np.ndarray
+    after: TaskNumbers
+    stratum: Strata
     cycles: int  # how many tasks were merged because they waited for each other
-    by_stratum: tuple[np.ndarray, np.ndarray]  # the start of each stratum, the tasks by stratum
+    by_stratum: tuple[np.ndarray, TaskNumbers]  # the start of each stratum, the tasks by stratum
 
     @property
     def count(self) -> int:

@@ -36,6 +36,7 @@ from headgate.parallel.sections import cut, nest, run_in_turn
 from headgate.parallel.transactions import TransactionBatch
 from headgate.parallel.units import UnitBatch, UnitCrew
 from headgate.state.compiled import cache_folder
+from headgate.state.spaces import EventRows
 
 COST_SAMPLE_MIN = 64  # a batch of fewer transactions says little about the cost of one
 DECISIONS_KEPT = 100
@@ -197,7 +198,7 @@ class Scheduler:
         scratch = None if run.is_part else self._scratch  # the other part may want it just now
         return UnitBatch(self.readiness.unit_kernels, run, whole, scratch)
 
-    def explain(self, works: Sequence[Work], order: np.ndarray, route: np.ndarray) -> Figures:
+    def explain(self, works: Sequence[Work], order: EventRows, route: np.ndarray) -> Figures:
         """The figures of the graph of a resolved batch's operations; nothing runs."""
         if self.program.compiled_count < len(self.program.signatures):
             raise InputError("explain needs compiled transactions")
