@@ -219,8 +219,7 @@ class Calls:
 
     def _finish(self, taken: Round) -> None:
         try:
-            taken.wait()
-            taken.answer()
+            self._queue.finish(taken)
         except BaseException as error:
             taken.fail(error)
             if not isinstance(error, Exception):

@@ -18,7 +18,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
@@ -33,7 +33,11 @@ from headgate.errors import InputError, StoreError, describe
 
 TOGETHER_MAX = 4096  # calls of one round, and one caller's more
 GATHER_SECONDS_MAX = 0.0005  # so long a leader waits for callers that were just answered
+MANY = 32  # calls that wait: enough for a round of their own while others are synced
 THREADS = 2  # that lead what no one waits for: one runs while the other waits for the disk
+
+
+_NO_GATE = threading.Lock()  # of calls that no one waits for
 
 
 class Runner(Protocol):
@@ -79,8 +83,10 @@ class HandedIn:
         self.answers: list[Any] = answers  # by place: a result or an error, once there is one
         self.promise: Future[Result] | None = promise  # of the one call, when no one waits for it
         self.is_ended: bool = False
-        self.gate: threading.Lock = threading.Lock()  # shut until they are answered, or are to lead
-        self.gate.acquire()
+        self.gate: threading.Lock = _NO_GATE
+        if promise is None:  # someone waits: it is shut until they are answered, or are to lead
+            self.gate = threading.Lock()
+            self.gate.acquire()
 
     def is_still_wanted(self) -> bool:
         """Whether the promise was not cancelled; from now on it cannot be."""
@@ -96,8 +102,8 @@ class HandedIn:
             self.is_ended = True
             self.gate.release()
             return
-        if not self.promise.done():
-            answer = self.answers[0]
+        answer = self.answers[0]
+        with contextlib.suppress(InvalidStateError):  # it was told, and Ctrl-C came right then
             if isinstance(answer, BaseException):
                 self.promise.set_exception(answer)
             else:
@@ -177,9 +183,10 @@ class Round:
         try:
             for handed in self.taken:
                 handed.end()
-        finally:
+        except BaseException:
             for handed in self.taken:
                 handed.end()
+            raise
 
 
 def _groups(taken: Sequence[HandedIn]) -> Iterator[list[Waiting]]:
@@ -225,6 +232,7 @@ class Queue:
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
+        self._disk = threading.Lock()  # for who waits for the disk: rounds become durable in turn
         self._lock = threading.Lock()
         self._gathered = threading.Condition(self._lock)
         self._changed = threading.Condition(self._lock)
@@ -268,6 +276,16 @@ class Queue:
         with self._lock:
             if self._leader is leader:
                 self._choose()
+
+    def finish(self, taken: Round) -> None:
+        """Wait until a round is durable, and answer; the store is to see one of them at a time.
+
+        It takes who waits for the disk for as many threads as will come the next time, and waits
+        for them (durability "group"); here the round behind already waited for the one before it.
+        """
+        with self._disk:
+            taken.wait()
+        taken.answer()
 
     def end(self, leader: object) -> None:
         """The calls of a round are answered."""
@@ -331,8 +349,7 @@ class Queue:
             self._take(leader, taken)
             taken.run()
             self._pass_on_early(leader, len(taken.taken))
-            taken.wait()
-            taken.answer()
+            self.finish(taken)
         except BaseException as error:
             taken.fail(error)
             if not isinstance(error, Exception):
@@ -363,13 +380,17 @@ class Queue:
         return self._is_closed or len(self._waiting) >= self._expected
 
     def _pass_on_early(self, leader: object, count: int) -> None:
-        """Let another lead while this round is synced, where at least as many wait as were taken.
+        """Let another lead while this round is synced, where many wait, or as many as were taken.
 
         Where fewer do it is better that they wait for those who are answered first: all of them
         then share the next sync. No more than one round is behind.
         """
         with self._lock:
-            if self._leader is leader and len(self._rounds) == 1 and len(self._waiting) >= count:
+            if (
+                self._leader is leader
+                and len(self._rounds) == 1
+                and len(self._waiting) >= min(count, MANY)
+            ):
                 self._choose()
 
     def _end_round(self, leader: object, count: int, seconds: float) -> None:
