@@ -204,7 +204,7 @@ def _check_access(access: Access, event: Schema, where: str) -> None:
     for name, key in zip(access.columns, access.table.key_columns, strict=True):
         column = event.require(name, f"{where}: event")
         kind = column.type
-        if access.form == "each":
+        if access.is_by_list:
             if kind.element is None:
                 raise DeclarationError(
                     f"{where}: each({name!r}) needs an array column, {name!r} is a {kind}"

@@ -205,8 +205,7 @@ def _parameter(parameter: Parameter) -> Form:
         return ("event", parameter.name)
     if isinstance(role, OutputColumns):
         return ("output", parameter.name, _schema(role.schema))
-    words = (role.form, role.columns, role.read_only, role.create, role.reads)
-    return ("rows", parameter.name, table_form(role.table), *words)
+    return ("rows", parameter.name, table_form(role.table), *role.stated)
 
 
 def _schema(schema: Schema) -> Form:

@@ -65,7 +65,7 @@ class _Needs:
 
     @staticmethod
     def of(signature: Signature) -> _Needs:
-        lists = (one.columns for one in signature.accesses if one.form == "each")
+        lists = (one.columns for one in signature.accesses if one.is_by_list)
         return _Needs(
             signature,
             tuple((column.name, str(column.type)) for column in signature.event),

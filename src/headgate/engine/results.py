@@ -263,14 +263,10 @@ class _Left:
 
 def _left(work: Work, name: str) -> _Left | None:
     parameters = [one for one in work.signature.parameters if isinstance(one.stands_for, Access)]
-    for parameter, after in zip(parameters, work.after, strict=True):
+    for parameter, spans, after in zip(parameters, work.spans, work.after, strict=True):
         access = parameter.stands_for
         if parameter.name == name and after is not None and isinstance(access, Access):
-            offsets = np.arange(len(work.skip) + 1)
-            if access.form == "each":
-                found = work.key_columns(access)[0].offsets
-                offsets = np.zeros(len(work.skip) + 1, np.int64) if found is None else found
-            return _Left(access, after, offsets)
+            return _Left(access, after, spans.firsts)
     return None
 
 
@@ -301,7 +297,7 @@ def _updated(
     places = np.arange(ends[-1] if total else 0) + np.repeat(firsts - ends + lengths, lengths)
     words = np.ascontiguousarray(np.concatenate(parts)[places])
     layout = program.tables[access.table.name].layout
-    if access.form == "at":
+    if access.is_single:
         whole = np.zeros((total, layout.words), np.int64)
         whole[~nulls] = words
         return _structs(whole, layout, program)

@@ -232,7 +232,7 @@ def updated_columns(transaction: Transaction) -> list[Column]:
         if isinstance(access, Access) and not access.read_only:
             fields = tuple(Column(one.name, one.type) for one in access.table.schema)
             kind = ColumnType("struct", fields=fields)
-            if access.form == "each":
+            if not access.is_single:
                 kind = ColumnType("array", element=kind)
             columns.append(Column(parameter.name, kind))
     return columns

@@ -203,13 +203,10 @@ class Interpreter:
 
     def _keep(self, work: Any, event_row: int, slots: list[Any]) -> None:
         """Copies of the rows as the transaction leaves them, where results ask for them."""
-        for access, found, after in zip(self.signature.accesses, slots, work.after, strict=True):
+        accesses = zip(self.signature.accesses, work.spans, slots, work.after, strict=True)
+        for access, spans, found, after in accesses:
             if after is not None:
-                first = event_row
-                if access.form == "each":
-                    offsets = work.key_columns(access)[0].offsets
-                    first = 0 if offsets is None else offsets[event_row]
-                after[first : first + len(found)] = self.tables[access.table.name].words[found]
+                after[spans.of(event_row)] = self.tables[access.table.name].words[found]
 
     def _attempt(
         self, work: Any, event_row: int, position: int, slots: list[Any], copies: dict[Any, Any]

@@ -18,13 +18,13 @@ from headgate.compiling.signature import Signature
 from headgate.errors import DeclarationError, InvariantError
 from headgate.execution.interpreter import Interpreter
 from headgate.execution.run import Work
+from headgate.execution.spans import spans_of
 from headgate.kernels.building import Kernel, build_kernel, compile_first, literal_texts
 from headgate.kernels.generating import is_found_late, written
 from headgate.state.integrity import constraints_on
 from headgate.state.rows import TableRows
 from headgate.state.spaces import Slots
 from headgate.state.strings import StringPool
-from headgate.state.table import Access
 
 
 class Program:
@@ -92,6 +92,10 @@ class Program:
     def resolve(self, works: Sequence[Work]) -> None:
         """Find the slots of every access; those that create come first, so that others see them."""
         for work in works:
+            events = len(work.skip)
+            work.spans = [
+                spans_of(access, work.columns, events) for access in work.signature.accesses
+            ]
             work.slots = [np.empty(0, np.int64)] * len(work.signature.accesses)
         for creating in (True, False):
             for work in works:
@@ -101,25 +105,22 @@ class Program:
                     if work.signature.compiled and is_found_late(access):
                         work.slots[place] = self._scratch_slots(work, place)
                     else:
-                        work.slots[place] = self._find(work, access)
+                        work.slots[place] = self._find(work, place)
 
     def _scratch_slots(self, work: Work, place: int) -> Slots:
         """Room for the slots that the kernel will find, used again by the next batch."""
-        access = work.signature.accesses[place]
-        need = len(work.skip) if access.form == "at" else len(work.key_columns(access)[0].values)
+        need = work.spans[place].total
         key = (work.signature.name, place)
         found = self._slots.get(key)
         if found is None or len(found) < need:
             found = self._slots[key] = np.empty(2 * need, np.int64)
         return found[:need]
 
-    def _find(self, work: Work, access: Access) -> Slots:
+    def _find(self, work: Work, place: int) -> Slots:
+        access = work.signature.accesses[place]
         rows = self.tables[access.table.name]
-        columns = work.key_columns(access)
-        keys = rows.key_words([column.values for column in columns])
-        skip = work.skip
-        if access.form == "each":
-            skip = np.repeat(skip, columns[0].lengths)
+        keys = rows.key_words([column.values for column in work.key_columns(access)])
+        skip = work.spans[place].spread(work.skip)
         return rows.find_or_take(keys, skip) if access.create else rows.find(keys, skip)
 
     # --- what runs of it share ------------------------------------------------------------

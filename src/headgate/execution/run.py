@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from headgate.compiling.signature import Signature
 from headgate.execution.interpreter import error_reason, has_lost_its_error
+from headgate.execution.spans import Spans
 from headgate.kernels.frame import Frame
 from headgate.kernels.pointers import address
 from headgate.state.columns import StoredColumn
@@ -40,6 +41,7 @@ class Work:
     signature: Signature
     columns: Mapping[str, StoredColumn]
     skip: np.ndarray  # by event row: 1 where the event is not for this transaction
+    spans: list[Spans] = field(default_factory=list)  # by access: whose slots are whose
     slots: list[Slots] = field(default_factory=list)  # by access
     out: np.ndarray | None = None
     out_layout: Layout | None = None
@@ -51,15 +53,7 @@ class Work:
 
     def slots_of(self, row: int) -> list[Slots]:
         """The slots of one event, an array for each access."""
-        found = []
-        for access, slots in zip(self.signature.accesses, self.slots, strict=True):
-            if access.form == "at":
-                found.append(slots[row : row + 1])
-            else:
-                offsets = self.key_columns(access)[0].offsets
-                first, last = (0, 0) if offsets is None else (offsets[row], offsets[row + 1])
-                found.append(slots[first:last])
-        return found
+        return [slots[spans.of(row)] for spans, slots in zip(self.spans, self.slots, strict=True)]
 
     def note_change(self, table: str, slot: int) -> None:
         self.changes.append((table, int(slot)))
@@ -131,14 +125,12 @@ class Run:
             arrays[f"columns_{number}"] = _addresses(work)
             if work.out is not None:
                 arrays[f"out_{number}"] = work.out
-            accesses = zip(work.signature.accesses, work.slots, work.after, strict=True)
-            for access, slots, after in accesses:
+            for spans, slots, after in zip(work.spans, work.slots, work.after, strict=True):
                 arrays[f"slots_{place}"] = slots
                 if after is not None:
                     arrays[f"after_{place}"] = after
-                if access.form == "each":
-                    offsets = work.key_columns(access)[0].offsets
-                    arrays[f"offsets_{place}"] = np.zeros(1, int) if offsets is None else offsets
+                if spans.offsets is not None:
+                    arrays[f"offsets_{place}"] = spans.offsets
                 place += 1
         for number, name in enumerate(self.table_names):
             rows = self.program.tables[name]
@@ -169,14 +161,9 @@ class Run:
         """By table: how many rows the events name, were each one for every transaction."""
         found: Counter[str] = Counter()
         for work in self.works:
-            for access, slots in zip(work.signature.accesses, work.slots, strict=True):
-                if len(self.order) == len(work.skip):
-                    count = len(slots)
-                elif access.form == "each":
-                    count = int(work.key_columns(access)[0].lengths[self.order].sum())
-                else:
-                    count = len(self.order)
-                found[access.table.name] += count
+            is_whole = len(self.order) == len(work.skip)
+            for access, spans in zip(work.signature.accesses, work.spans, strict=True):
+                found[access.table.name] += spans.total if is_whole else spans.count(self.order)
         return found
 
     @cached_property
@@ -192,11 +179,8 @@ class Run:
         words = 0
         for work in self.works:
             need = 0
-            for access in work.signature.accesses:
-                rows = 1
-                if access.form == "each":
-                    rows = int(work.key_columns(access)[0].lengths.max(initial=0))
-                need += rows * self.program.tables[access.table.name].layout.words
+            for access, spans in zip(work.signature.accesses, work.spans, strict=True):
+                need += spans.most * self.program.tables[access.table.name].layout.words
             words = max(words, need)
         return np.empty(words + 1, np.int64) if self.is_part else self.program.scratch_undo(words)
 

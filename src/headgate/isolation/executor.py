@@ -118,10 +118,6 @@ class Executor:
     def _unfit(self) -> str | None:
         """Why no protocol can run these transactions; None if one can."""
         program = self.program
-        accesses = (access for signature in program.signatures for access in signature.accesses)
-        others = [access.form for access in accesses if access.form not in ("at", "each")]
-        if others:
-            return f"rows by {others[0]!r}"
         if program.constraints:
             return program.constraints[0].name
         is_plain = program.compiled_count < len(program.signatures)

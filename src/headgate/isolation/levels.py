@@ -104,8 +104,8 @@ def scratch_rows(works: Sequence[Work], threads: int) -> int:
 def _elements(work: Work) -> np.ndarray:
     """By event: how many rows its parameters name."""
     found = np.zeros(len(work.skip), np.int64)
-    for access in work.signature.accesses:
-        found += 1 if access.form == "at" else work.key_columns(access)[0].lengths
+    for spans in work.spans:
+        found += spans.lengths
     return found
 
 

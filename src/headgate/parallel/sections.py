@@ -45,12 +45,8 @@ def _operations(run: Run) -> int:
         return run.operations_max()  # no need to look closer
     count, routed = 0, run.route[run.order]
     for number, work in enumerate(run.works):
-        mine = routed == number
-        for access in work.signature.accesses:
-            if access.form == "each":
-                count += int(work.key_columns(access)[0].lengths[run.order[mine]].sum())
-            else:
-                count += int(np.count_nonzero(mine))
+        mine = run.order[routed == number]
+        count += sum(spans.count(mine) for spans in work.spans)
     return count
 
 

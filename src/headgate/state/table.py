@@ -177,6 +177,16 @@ class Access:
         """Whether it names one row for every event: a span of one, which needs no offsets."""
         return self.form == "at"
 
+    @property
+    def is_by_list(self) -> bool:
+        """Whether its keys are the elements of array columns."""
+        return self.form == "each"
+
+    @property
+    def stated(self) -> tuple[Any, ...]:
+        """All that was said of it but the table, as plain values."""
+        return (self.form, self.columns, self.read_only, self.create, self.reads)
+
 
 def _parse_key(key: str | Iterable[str], schema: Schema, where: str) -> tuple[str, ...]:
     given: Any = key
