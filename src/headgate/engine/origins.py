@@ -5,6 +5,7 @@ Each batch of an origin is applied at most once; the log, or here the last resul
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from headgate.errors import InputError
 from headgate.execution.run import OUTCOMES
 from headgate.parallel.figures import Figures
 
+LOG = logging.getLogger("headgate.streams")
 APPLIED_KEPT = 16  # micro-batches of each query
 Caller = tuple[str, object]  # the run of a query, and the sink that it called
 
@@ -51,11 +53,34 @@ class Origins:
         # By query: its last run, batch and sink.
         self._callers: dict[str, tuple[str, int, object]] = {}
         self._applied: dict[str, deque[Applied]] = {}  # by query: its last batches
+        self._seen: set[str] = set()  # the queries that sent a batch since the engine was opened
 
     def has_applied(self, origin: Origin, caller: Caller | None) -> bool:
         """Whether this micro-batch, or a later one of its query, was committed before."""
         self._refuse_twin(origin, caller)
+        self._warn_of_gap(origin)
         return self._memory.has_applied(origin)
+
+    def _warn_of_gap(self, origin: Origin) -> None:
+        """Say so when the first batch of a query does not follow the last that the store has.
+
+        Spark counts what lies between as done. It may have been empty, which leaves no trace; but a
+        store that was restored to an earlier epoch does not have it.
+        """
+        query, batch = origin
+        if query in self._seen:
+            return
+        self._seen.add(query)
+        last, epoch = self._memory.origins.get(query, (batch, 0))
+        if batch > last + 1:
+            LOG.warning(
+                "query %s comes with batch %d, and the last of it that this store has is batch %d "
+                "(epoch %d): unless those between had no events, this store is an older copy than "
+                "the checkpoint, and their events are missing. To have Spark send them again, stop "
+                "the query and remove the files with numbers above %d from the folders offsets and "
+                "commits of its checkpoint.",
+                query, batch, last, epoch, last,
+            )  # fmt: skip
 
     def _refuse_twin(self, origin: Origin, caller: Caller | None) -> None:
         """Two sinks in one foreachBatch come with one batch number: only names tell them apart.

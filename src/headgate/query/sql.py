@@ -208,14 +208,14 @@ def _kind(statement: Any) -> str:
 
 
 def _hint(message: str, tables: Mapping[str, pa.Table]) -> str:
+    if "does not exist" not in message:  # of a table; words of another error mean none
+        return message
     words = message.replace('"', " ").replace("'", " ").split()
     for word in words:
         close = difflib.get_close_matches(word, list(tables), 1)
         if close and close[0] != word and "Did you mean" not in message:
             return f"{message}\nDid you mean the table {close[0]!r}?"
-    if "does not exist" in message:
-        return f"{message}\nThe tables are: {', '.join(tables) or 'none'}"
-    return message
+    return f"{message}\nThe tables are: {', '.join(tables) or 'none'}"
 
 
 # --- limits ---------------------------------------------------------------------------------------

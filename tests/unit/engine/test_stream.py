@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import headgate as hg
+from headgate.durability.copying import restore
 from headgate.engine.terms import DEFAULTS, Options
 from tests.unit.engine.test_carry import event, open_bank, outcomes, pay
 
@@ -156,3 +157,24 @@ def test_help_shows_every_option_by_its_name(form: str) -> None:
     assert [name for name in shown if name in DEFAULTS] == list(DEFAULTS)
     assert {name: shown[name].default for name in DEFAULTS} == dict(DEFAULTS)
     assert list(Options.__annotations__) == list(DEFAULTS)
+
+
+def test_a_query_that_goes_on_over_an_older_copy_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with open_bank(tmp_path / "bank") as engine:
+        feed = engine.stream(pay, order_by="ts").feed()
+        for number in range(4):
+            feed.apply(pa.Table.from_pylist([event("a", number)]), ("query", number))
+    restore(tmp_path / "bank", 3, tmp_path / "older")
+    with open_bank(tmp_path / "older") as engine:
+        feed = engine.stream(pay, order_by="ts").feed()
+        feed.apply(pa.Table.from_pylist([event("a", 9)]), ("query", 4))
+        feed.apply(pa.Table.from_pylist([event("a", 10)]), ("query", 5))
+    [told] = [message for message in caplog.messages if "batch" in message]
+    assert "batch 4" in told and "batch 1 (epoch 3)" in told and "offsets" in told
+    caplog.clear()
+    with open_bank(tmp_path / "bank") as engine:  # the copy that it belongs to
+        feed = engine.stream(pay, order_by="ts").feed()
+        feed.apply(pa.Table.from_pylist([event("a", 9)]), ("query", 4))
+    assert not caplog.messages
