@@ -130,6 +130,7 @@ class Batches:
             state = self.streams.state(inlet)
             if state is None or state.held is None or not is_due():
                 return results_arrow(self.carrying(terms, None)).empty_table()
+            self.streams.bind(terms, inlet)
             check_flush(terms, state.held)
             free = replace(self.carrying(terms, state.held.schema), watermark_us=None)
             after = latest_time_us(state.held, terms)

@@ -250,6 +250,9 @@ def parse_carry(carry: str | Sequence[str] | None) -> tuple[str, ...]:
     >>> parse_carry("event_id, `shop id`")
     ('event_id', 'shop id')
     """
+    given: Any = carry
+    if given is not None and not isinstance(given, str | Sequence):
+        raise InputError(f"carry: {shown(given)} is not a list of event columns")
     words: list[Any] = split_list(carry) if isinstance(carry, str) else list(carry or ())
     for word in words:
         if not isinstance(word, str) or not word.strip():

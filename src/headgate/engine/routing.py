@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from decimal import Decimal
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -55,45 +56,33 @@ class Routing:
 
     def __init__(self, values: Sequence[Any], numbers: Sequence[int]) -> None:
         self._values = list(values)
-        self._numbers = np.array([*numbers, -1], np.int64)
-        self._routes: dict[pa.DataType, pa.Array | None] = {}
+        self._given = list(numbers)
+        self._routes: dict[pa.DataType, _Routes | None] = {}
 
     def numbers(self, column: pa.Array) -> np.ndarray:
         """By event: the number of its transaction, -1 where no route has its value."""
         if pa.types.is_dictionary(column.type):
             return self._of_words(column)
-        column, routes = self._comparable(column)
-        if pa.types.is_integer(column.type) and not column.null_count and len(routes) <= _FEW:
-            matched: np.ndarray = _match(_view(column), _view(routes), self._numbers)
+        column, (routes, numbers) = self._comparable(column)
+        is_plain = pa.types.is_integer(column.type) and not column.null_count
+        if is_plain and len(routes) <= _FEW and not routes.null_count:
+            matched: np.ndarray = _match(_view(column), _view(routes), numbers)
             return matched
         found = pc.index_in(column, routes)
         if found.null_count:
             found = found.fill_null(len(routes))
-        return self._numbers.take(_view(found))
+        return numbers.take(_view(found))
 
     def check(self, kind: pa.DataType, name: str) -> None:
         """Refuse a column that no event could be routed by, whatever it holds."""
         if pa.types.is_dictionary(kind):
             kind = kind.value_type
-        if pa.types.is_null(kind) or _is_text(kind):
-            return
-        routes = self._routes_as(kind)
-        if routes is None and (pa.types.is_nested(kind) or not self._any_is(kind)):
+        if not pa.types.is_null(kind) and self._routes_as(kind) is None:
             words = ", ".join(map(repr, self._values))
             raise InputError(
                 f"route_by: column {name!r} is {kind}, and none of the routes is one: {words}; "
                 "cast it before it reaches Headgate"
             )
-
-    def _any_is(self, kind: pa.DataType) -> bool:
-        """Whether some route can be a value of this type."""
-        for value in self._values:
-            try:
-                pa.array([value]).cast(kind)
-            except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
-                continue
-            return True
-        return False
 
     def _of_words(self, column: pa.DictionaryArray) -> np.ndarray:
         """Only the words that occur are compared, and each event takes what its word has."""
@@ -103,28 +92,73 @@ class Routing:
             places = places.cast(pa.int64()).fill_null(len(found) - 1)
         return found.take(_view(places))
 
-    def _comparable(self, column: pa.Array) -> tuple[pa.Array, pa.Array]:
+    def _comparable(self, column: pa.Array) -> tuple[pa.Array, _Routes]:
         """The column and the routes in one type; where there is none, both as texts."""
         kind = column.type
+        if pa.types.is_null(kind):
+            column, kind = column.cast(pa.string()), pa.string()
         if kind not in self._routes:
             self._routes[kind] = self._routes_as(kind)
         routes = self._routes[kind]
-        if routes is None:
-            if pa.types.is_nested(kind):
-                raise InputError(
-                    f"route_by: the column is {kind}; cast it to a text or a number before it "
-                    "reaches Headgate"
-                )
-            texts = pa.array([str(value) for value in self._values])
-            return column.cast(pa.string()), texts
-        return column if routes.type == kind else column.cast(routes.type), routes
+        if routes is not None:
+            return column, routes
+        if pa.types.is_nested(kind):
+            raise InputError(
+                f"route_by: the column is {kind}; cast it to a text or a number before it "
+                "reaches Headgate"
+            )
+        texts = pa.array([str(value) for value in self._values])
+        return column.cast(pa.string()), _Routes(texts, np.array([*self._given, -1], np.int64))
 
-    def _routes_as(self, kind: pa.DataType) -> pa.Array | None:
-        try:
-            routes = pa.array(self._values)
-            return routes if pa.types.is_null(kind) else routes.cast(kind)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
+    def _routes_as(self, kind: pa.DataType) -> _Routes | None:
+        """The routes that a column of this type can hold, those of its very type first."""
+        found = []
+        for value, number in zip(self._values, self._given, strict=True):
+            scalar = None if pa.types.is_nested(kind) else _as_kind(value, kind)
+            if scalar is not None:
+                found.append((not _is_of(value, kind), scalar, number))
+        if not found:
             return None
+        found.sort(key=lambda one: one[0])
+        values = pa.array([scalar.as_py() for _, scalar, _ in found], kind)
+        return _Routes(values, np.array([*(number for _, _, number in found), -1], np.int64))
+
+
+class _Routes(NamedTuple):
+    """Routes as values of one type, the number of the transaction behind each, and -1 at last."""
+
+    values: pa.Array
+    numbers: np.ndarray
+
+
+def _as_kind(value: Any, kind: pa.DataType) -> pa.Scalar | None:
+    """A route as a value of a column's type; None where it can be none.
+
+    Python's True is no number here, and no number is True.
+    """
+    if isinstance(value, bool) and _is_text(kind):
+        value = str(value).lower()  # as SQL writes it
+    is_told_apart = isinstance(value, bool) or pa.types.is_boolean(kind)
+    if is_told_apart and not _is_of(value, kind) and not isinstance(value, str):
+        return None
+    try:
+        # Arrow casts an integer to a decimal of many digits only.
+        if isinstance(value, int) and pa.types.is_decimal(kind):
+            return pa.scalar(Decimal(value), kind)
+        return pa.scalar(value).cast(kind)
+    except (pa.ArrowException, OverflowError, TypeError):
+        return None
+
+
+def _is_of(value: Any, kind: pa.DataType) -> bool:
+    """Whether a route is of a column's very type, so that it goes before one that is only cast."""
+    if isinstance(value, bool):
+        return bool(pa.types.is_boolean(kind))
+    if isinstance(value, str):
+        return _is_text(kind)
+    if isinstance(value, int):
+        return bool(pa.types.is_integer(kind))
+    return bool(pa.types.is_floating(kind)) if isinstance(value, float) else value is None
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -152,6 +152,7 @@ class Streams:
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
         self._fed: set[str] = set()  # inlets that took events since the engine was opened
+        self._held_by: dict[str, Terms] = {}  # by inlet with a watermark: what was said of it
         self._meters: dict[str, Meter] = {}
         self._first_epoch = 0
 
@@ -161,8 +162,24 @@ class Streams:
 
     def note(self, terms: Terms, inlet: str) -> None:
         """Events of a stream, maybe none, came in here."""
+        self.bind(terms, inlet)
         self._fed.add(inlet)
         self.meter(terms).inlets.add(inlet)
+
+    def bind(self, terms: Terms, inlet: str) -> None:
+        """Refuse events of other terms where some may be held back: they would run as these.
+
+        What an inlet holds does not say who is to run it, nor by which column it is in order.
+        """
+        if terms.watermark_us is None:
+            return
+        held_by = self._held_by.setdefault(inlet, terms)
+        if (held_by.route, held_by.order_by) != (terms.route, terms.order_by):
+            name = inlet.removeprefix("run ")
+            raise InputError(
+                f"the stream {name!r} holds back events for {held_by.told}, and this one is of "
+                f"{terms.told}: give each a name of its own, name='...'"
+            )
 
     def meter(self, terms: Terms) -> Meter:
         """Who counts the stream."""
@@ -219,7 +236,8 @@ class Streams:
         """What an inlet holds; InputError that names those that hold events when there is none."""
         state = self._memory.inlets.get(inlet)
         if state is None and inlet not in self._fed:
-            raise InputError(f"there is no stream {inlet!r} to flush; {self.who_holds()}")
+            name = inlet.removeprefix("run ")
+            raise InputError(f"there is no stream {name!r} to flush; {self.who_holds()}")
         return state
 
     def who_holds(self) -> str:

@@ -16,6 +16,7 @@ import pytest
 
 import headgate as hg
 from headgate.engine.calls.calling import Call
+from headgate.engine.calls.queue import HandedIn
 from headgate.testing import SerialOracle
 from headgate.testing.disk import SimulatedDisk
 
@@ -241,7 +242,8 @@ def test_a_caller_that_is_interrupted_withdraws_and_harms_no_other(tmp_path: Pat
             )
             first.start()
             wait_for(lambda: bool(queue._rounds) and not queue._waiting)  # it leads
-            handed, _ = engine.calls._handed([Call(move, {"src": 0, "dst": 1, "amount": 2})])
+            handed = HandedIn(engine.calls, (), [])
+            engine.calls._prepare(handed, [Call(move, {"src": 0, "dst": 1, "amount": 2})])
             handed.gate = Interrupted(handed.gate)  # type: ignore[assignment]
             with pytest.raises(KeyboardInterrupt):
                 queue.run(handed)
@@ -288,6 +290,72 @@ def test_a_call_with_a_key_that_is_interrupted_can_be_sent_again(tmp_path: Path)
         with pytest.raises(KeyboardInterrupt):
             engine.call_once("key", move, src=0, dst=1, amount=5)
         assert engine.call_once("key", move, src=0, dst=1, amount=5).left == 15
+
+
+def test_a_keyed_call_that_comes_too_late_leaves_no_one_waiting_for_it() -> None:
+    """The engine is closed between the claim of its key and its place in the queue."""
+    engine = open_store(None)
+    calls, put, told = engine.calls, engine.calls._queue._put, []
+
+    def closing(handed: Any) -> bool:
+        other = threading.Thread(target=ask)
+        other.start()
+        wait_for(lambda: calls._once._running["key"].promise is not None)
+        calls._queue._is_closed = True
+        told.append(other)
+        return put(handed)
+
+    def ask() -> None:
+        try:
+            engine.call_once("key", move, src=0, dst=1, amount=1)
+        except hg.StoreError as error:
+            told.append(error)
+
+    calls._queue._put = closing  # type: ignore[method-assign]
+    with pytest.raises(hg.StoreError, match="closed"):
+        engine.call_once("key", move, src=0, dst=1, amount=1)
+    told[0].join(20)
+    assert "closed" in str(told[1])
+    assert not calls._once._running
+
+
+@pytest.mark.parametrize("step", ["claim", "_put"])
+def test_a_key_that_ctrl_c_left_behind_can_be_sent_again(step: str) -> None:
+    engine = open_store(None)
+    owner = engine.calls._once if step == "claim" else engine.calls._queue
+    real = getattr(owner, step)
+
+    def interrupted(*given: Any) -> Any:
+        setattr(owner, step, real)
+        if step == "claim":
+            real(*given)
+        raise KeyboardInterrupt
+
+    setattr(owner, step, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        engine.call_once("key", move, src=0, dst=1, amount=1)
+    assert engine.call_once("key", move, src=0, dst=1, amount=1).left == 19
+    assert engine.call_once("key", move, src=0, dst=1, amount=1).left == 19
+
+
+class Hostile:
+    """A value that raises what it likes when it is looked at."""
+
+    def __index__(self) -> int:
+        raise RuntimeError("index")
+
+
+def test_what_raises_as_it_is_read_fails_its_own_call_only() -> None:
+    engine = open_store(None)
+    with pytest.raises(hg.InputError, match="UTF-8"):
+        engine.call_once("\ud800", move, src=0, dst=1, amount=1)
+    with engine._lock:  # so that they wait together
+        promises = [
+            engine.submit(move, src=0, dst=1, amount=Hostile() if place % 2 else 1)
+            for place in range(5)
+        ]
+    assert [promise.exception() is None for promise in promises] == [True, False] * 2 + [True]
+    assert promises[4].result().left == 17
 
 
 def test_who_is_told_may_call_again_at_once(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_flushing_what_does_not_exist_names_what_holds_events(tmp_path: Path) ->
         with pytest.raises(hg.InputError, match="no stream of this engine holds events back"):
             engine.flush(pay, **OPTIONS)
         engine.sink(pay, **OPTIONS)._feed.apply(rows("a", "b"), ("q1", 0))
-        with pytest.raises(hg.InputError, match=r"no stream 'run pay'.*'query q1' \(2\).*flush"):
+        with pytest.raises(hg.InputError, match=r"no stream 'pay'.*'query q1' \(2\).*flush"):
             engine.flush(pay, **OPTIONS)
         engine.run(pay, [], **OPTIONS)
         assert engine.flush(pay, **OPTIONS).num_rows == 0  # it exists and holds nothing

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import headgate as hg
 from headgate.engine.routing import Routing
 
 MANY = {value: value % 3 for value in range(40)}
@@ -66,3 +67,39 @@ def test_of_two_routes_with_one_text_the_first_counts() -> None:
 def test_no_events() -> None:
     assert Routing([1], [0]).numbers(pa.array([], pa.int64())).tolist() == []
     assert Routing(["a"], [0]).numbers(pa.array([], pa.string())).tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("routes", "value", "number"),
+    [
+        ([True, "a"], True, 0),
+        ([True, 2], True, 0),
+        ([2, True], True, 1),
+        ([1.0, "a"], 1.0, 0),
+        ([True, "True"], "True", 1),
+        ([True, "x"], "true", 0),
+        ([1, "1"], "1", 1),
+        (["1", 1], 1, 1),
+        ([True, 2], 1, -1),
+        ([1, True], 1, 0),
+        ([None, 1], 1, 1),
+        ([None, 1], None, 0),
+        ([2**70, 1], 1, 1),
+    ],
+)
+def test_a_route_of_the_very_type_goes_before_one_that_only_looks_alike(
+    routes: list[Any], value: Any, number: int
+) -> None:
+    for column in (pa.array([value]), pa.array([value, value])):
+        if pa.types.is_null(column.type):
+            column = column.cast(pa.int64())
+        found = Routing(routes, list(range(len(routes)))).numbers(column)
+        assert found.tolist() == [number] * len(column)
+
+
+def test_routes_that_no_column_of_the_type_can_hold_are_told() -> None:
+    for routes, kind in (([True], pa.int64()), ([2**70], pa.int64()), ([1], pa.bool_())):
+        with pytest.raises(hg.InputError, match="none of the routes is one"):
+            Routing(routes, [0]).check(kind, "kind")
+    decimals = pa.array([1], pa.decimal128(5, 2))
+    assert Routing([1, "z"], [0, 1]).numbers(decimals).tolist() == [0]

@@ -12,7 +12,7 @@ import pytest
 import headgate as hg
 from headgate.durability.copying import restore
 from headgate.engine.terms import DEFAULTS, Options
-from tests.unit.engine.test_carry import event, open_bank, outcomes, pay
+from tests.unit.engine.test_carry import add, event, open_bank, outcomes, pay
 
 OPTIONS: dict[str, Any] = {"order_by": "ts", "watermark": "5 seconds", "carry": "event_id"}
 
@@ -178,3 +178,30 @@ def test_a_query_that_goes_on_over_an_older_copy_is_warned_of(
         feed = engine.stream(pay, order_by="ts").feed()
         feed.apply(pa.Table.from_pylist([event("a", 9)]), ("query", 4))
     assert not caplog.messages
+
+
+def test_held_events_are_not_run_by_another_stream_of_the_same_name() -> None:
+    engine = open_bank()
+    options: dict[str, Any] = {"order_by": "ts", "watermark": "10 seconds", "name": "till"}
+    engine.stream(pay, **options).run(rows("a", "b"))
+    other = engine.stream(add, **options)
+    for use in (lambda: other.run(rows("c", first=90)), other.flush):
+        with pytest.raises(hg.InputError, match=r"'till' holds back events for pay .* of add"):
+            use()
+    results = engine.stream(pay, **options).run(rows("c", first=90))
+    assert set(results.column("transaction").to_pylist()) == {"pay"}
+
+
+def test_held_events_are_not_judged_by_the_time_of_another_column() -> None:
+    engine = open_bank()
+    engine.run(pay, rows("a"), order_by="ts", watermark="10 seconds")
+    with pytest.raises(hg.InputError, match="give each a name"):
+        engine.run(pay, rows("b"), order_by=["ts", "id"], watermark="10 seconds")
+    engine.run(pay, rows("b"), order_by=["ts", "id"], watermark="10 seconds", name="other")
+    assert engine.metrics().held == 2
+
+
+def test_what_is_no_list_of_columns_to_carry_is_told() -> None:
+    given: Any = 7
+    with pytest.raises(hg.InputError, match="carry"):
+        open_bank().stream(pay, carry=given)

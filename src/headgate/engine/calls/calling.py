@@ -97,12 +97,18 @@ class Calls:
     def call_all(self, calls: Sequence[Call]) -> list[Result | Exception]:
         """Run the calls and answer each, with its result or with the error that is its own."""
         self._guard.check()
-        handed, shared = self._handed(calls)
-        if handed.turns:
-            if self._lock.is_mine():  # it must not wait for who waits for the lock
-                self._run_here(handed)
-            else:
-                self._queue.run(handed)
+        handed = HandedIn(self, (), [])
+        try:
+            shared = self._prepare(handed, calls)
+            if handed.turns:
+                if self._lock.is_mine():  # it must not wait for who waits for the lock
+                    self._run_here(handed)
+                else:
+                    self._queue.run(handed)
+        except BaseException as error:
+            if not handed.is_queued:
+                self._abandon(handed, calls, error)
+            raise
         return _answers(handed, shared)
 
     def begin_at_once(self, calls: Sequence[Call]) -> Begun | None:
@@ -120,11 +126,12 @@ class Calls:
                 return None
             taken = Round([handed])
             try:
-                handed.turns, handed.answers, shared = self._prepared(calls)
+                shared = self._prepare(handed, calls)
                 taken.run()
                 is_run = True
             except BaseException as error:
                 taken.fail(error)
+                self._abandon(handed, calls, error)
                 raise
             finally:
                 self._lock.release()
@@ -165,21 +172,16 @@ class Calls:
 
     # --- one after another --------------------------------------------------------------------
 
-    def _handed(self, calls: Sequence[Call]) -> tuple[HandedIn, dict[int, Future[Result]]]:
-        turns, answers, shared = self._prepared(calls)
-        return HandedIn(self, turns, answers), shared
-
-    def _prepared(
-        self, calls: Sequence[Call]
-    ) -> tuple[list[Turn], list[Any], dict[int, Future[Result]]]:
-        """What is to be run of the calls, the errors of those that are not, and what is shared."""
+    def _prepare(self, handed: HandedIn, calls: Sequence[Call]) -> dict[int, Future[Result]]:
+        """Give it what is to be run of the calls, and the errors of those that are not; returns
+        what is shared with others."""
         turns: list[Turn] = []
         answers: list[Any] = [None] * len(calls)
         shared: dict[int, Future[Result]] = {}
         for place, call in enumerate(calls):
             try:
                 turn = self._turn(place, call)
-                promise = self._claimed(turn)
+                promise = self._claimed(turn, handed)
             except HeadgateError as error:
                 answers[place] = error
                 continue
@@ -187,12 +189,21 @@ class Calls:
                 turns.append(turn)
             else:
                 shared[place] = promise
-        return turns, answers, shared
+        handed.turns, handed.answers = turns, answers
+        return shared
 
-    def _claimed(self, turn: Turn) -> Future[Result] | None:
+    def _claimed(self, turn: Turn, owner: HandedIn) -> Future[Result] | None:
         if turn.key is None or turn.digest is None:
             return None
-        return self._once.claim(turn.key, turn.digest)
+        return self._once.claim(turn.key, turn.digest, owner)
+
+    def _abandon(self, owner: HandedIn, calls: Sequence[Call], error: BaseException) -> None:
+        """Nothing of them was handed in: whoever waits for one of their keys must not for ever."""
+        if not isinstance(error, Exception):
+            error = StoreError("the call was interrupted before it was run")
+        for call in calls:
+            if call.key is not None:
+                self._once.abandon(call.key, owner, error)
 
     def _turn(self, place: int, call: Call) -> Turn:
         """The call as it is to be run; what is wrong with its columns is said here."""

@@ -134,6 +134,10 @@ def checked_key(key: Any) -> str:
     """The key; InputError unless it can be a call's key."""
     if not isinstance(key, str) or not 0 < len(key) <= KEY_CHARACTERS_MAX:
         raise InputError(f"a call's key is a text of 1 to {KEY_CHARACTERS_MAX} characters")
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        raise InputError(f"a call's key is a text of UTF-8, not {shown(key)}") from None
     return key
 
 
@@ -248,10 +252,11 @@ _UNTAG: Mapping[str, Any] = {
 class RunningCall:
     """A call that runs now; a promise is made only when someone else asks for its result."""
 
-    __slots__ = ("digest", "promise")
+    __slots__ = ("digest", "owner", "promise")
 
-    def __init__(self, digest: str) -> None:
+    def __init__(self, digest: str, owner: object) -> None:
         self.digest: str = digest
+        self.owner: object = owner  # who is to hand it in
         self.promise: Future[Result] | None = None
 
 
@@ -263,10 +268,11 @@ class Once:
         self._lock = threading.Lock()
         self._running: dict[str, RunningCall] = {}
 
-    def claim(self, key: str | None, digest: str) -> Future[Result] | None:
+    def claim(self, key: str | None, digest: str, owner: object) -> Future[Result] | None:
         """The promise of the result when the call is known; None when the caller is to run it.
 
-        Who is to run it must call `keep` or `fail` in the end.
+        Who is to run it must call `keep`, `fail` or, when it is not handed in, `abandon` in the
+        end.
         """
         key = checked_key(key)
         with self._lock:
@@ -277,7 +283,7 @@ class Once:
                 return running.promise
             known = self._calls.find(key, digest)
             if known is None:
-                self._running[key] = RunningCall(digest)
+                self._running[key] = RunningCall(digest, owner)
                 return None
         promise: Future[Result] = Future()
         promise.set_result(known)
@@ -294,6 +300,16 @@ class Once:
         promise = self._end(key)
         if promise is not None:
             promise.set_exception(error)
+
+    def abandon(self, key: str, owner: object, error: BaseException) -> None:
+        """The call was not handed in, so it does not run; of no effect where it is another's."""
+        with self._lock:
+            running = self._running.get(key)
+            if running is None or running.owner is not owner:
+                return
+            del self._running[key]
+        if running.promise is not None:
+            running.promise.set_exception(error)
 
     def _end(self, key: str) -> Future[Result] | None:
         with self._lock:

@@ -69,7 +69,7 @@ class Turn(NamedTuple):
 class HandedIn:
     """Calls that one caller handed in together, and what they were answered."""
 
-    __slots__ = ("answers", "gate", "is_ended", "promise", "runner", "turns")
+    __slots__ = ("answers", "gate", "is_ended", "is_queued", "promise", "runner", "turns")
 
     def __init__(
         self,
@@ -83,6 +83,7 @@ class HandedIn:
         self.answers: list[Any] = answers  # by place: a result or an error, once there is one
         self.promise: Future[Result] | None = promise  # of the one call, when no one waits for it
         self.is_ended: bool = False
+        self.is_queued: bool = False  # from then on the queue sees to their answers
         self.gate: threading.Lock = _NO_GATE
         if promise is None:  # someone waits: it is shut until they are answered, or are to lead
             self.gate = threading.Lock()
@@ -138,15 +139,20 @@ class Round:
     def _run_together(self, group: Sequence[Waiting]) -> None:
         """Run calls of the same terms as one batch; one that cannot be read fails alone."""
         try:
-            self._ran.append(Ran(group, _run_batch(group)))
-        except InputError as error:
+            events = _events(group)  # which may raise anything: a value may be of any class
+            (handed, turn), *_ = group
+            try:
+                self._ran.append(Ran(group, handed.runner.run(turn.terms, events)))
+            except InputError:
+                raise
+            except Exception as error:
+                for one in group:
+                    self._answer(one, error)
+        except Exception as error:
             if len(group) == 1:
                 self._answer(group[0], error)
             for one in group if len(group) > 1 else ():
                 self._run_together([one])
-        except Exception as error:
-            for one in group:
-                self._answer(one, error)
 
     def wait(self) -> None:
         """Return when all that ran is durable: once the last epoch is, all are."""
@@ -209,15 +215,15 @@ def _groups(taken: Sequence[HandedIn]) -> Iterator[list[Waiting]]:
         yield group
 
 
-def _run_batch(group: Sequence[Waiting]) -> Processed:
-    handed, first = group[0]
+def _events(group: Sequence[Waiting]) -> pa.Table:
+    _, first = group[0]
     transaction = first.terms.route.transactions[0]
     columns = [turn.columns for _, turn in group]
     events = from_dicts(columns, transaction.event, f"call {transaction.name!r}")
     if any(turn.key is not None for _, turn in group):
         keys, digests = [turn.key for _, turn in group], [turn.digest for _, turn in group]
         events = with_keys(events, keys, digests)
-    return handed.runner.run(first.terms, events)
+    return events
 
 
 _OFFERED = object()  # it leads: whichever of the queue's own threads comes first
@@ -298,7 +304,12 @@ class Queue:
         """Wait among the others; whether this caller is to lead at once."""
         with self._lock:
             self._check_open()
-            self._waiting.append(handed)
+            try:
+                handed.is_queued = True
+                self._waiting.append(handed)
+            except BaseException:  # Ctrl-C: who claimed keys must know whether they are here
+                handed.is_queued = handed in self._waiting
+                raise
             if self._leader is None:
                 if handed.promise is None:
                     self._leader = handed
