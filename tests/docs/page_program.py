@@ -8,6 +8,7 @@ The tests that the blocks define are run at the end, by pytest, as the one file 
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 import traceback
@@ -19,7 +20,7 @@ from tests.docs.blocks import Block, blocks_of
 
 def run_commands(block: Block) -> str | None:
     """What the first command of a shell block that fails says, or None."""
-    program = f"{sys.executable} -m headgate.cli "
+    program = f"{shlex.quote(sys.executable)} -m headgate.cli "
     for line in block.text.splitlines():
         command = line.replace("headgate ", program, 1) if line.startswith("headgate ") else line
         done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)

@@ -29,6 +29,7 @@ from headgate.state.table import Access
 from headgate.state.types import Column
 
 _GIVING_WAY = frozenset(("items", "values", "get"))  # methods of `Result`
+_FEW = 8
 _INDEX_TYPES = {"b": pa.int8(), "i": pa.int32()}
 FIRST_COLUMNS = "epoch bigint, position bigint, transaction string, outcome string, reason string"
 _OUTCOMES = pa.array(OUTCOMES, pa.string())
@@ -239,7 +240,11 @@ def as_results(results: pa.Table) -> list[Result]:
 
 
 def _plain(array: pa.Array) -> list[Any]:
-    """The values as Python has them; the usual types by NumPy, which is many times faster."""
+    """The values as Python has them; the usual types by NumPy, which is many times faster, but for
+    a few values it takes longer to begin with than all of them."""
+    if len(array) <= _FEW:
+        few: list[Any] = array.to_pylist()
+        return few
     if pa.types.is_dictionary(array.type):
         words = [*array.dictionary.to_pylist(), None]
         places = array.indices.fill_null(len(words) - 1).to_numpy(zero_copy_only=False)

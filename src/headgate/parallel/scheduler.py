@@ -80,12 +80,19 @@ class Scheduler:
         if not scheme.is_serial and self._run_parallel(run, scheme):
             self.note_pace(self.clock.monotonic() - began, len(run.order))
         else:
-            began = self.clock.busy()
-            run.all()
-            self._learn(self.clock.busy() - began, len(run.order))
+            self._run_serially(run)
         if len(run.order) >= COST_SAMPLE_MIN:
             aborted = np.count_nonzero(run.outcome) / len(run.order)
             self.abort_ratio = 0.7 * self.abort_ratio + 0.3 * aborted
+
+    def _run_serially(self, run: Run) -> None:
+        """Run the batch on this thread, and learn from it, unless it is too short for that."""
+        if len(run.order) < COST_SAMPLE_MIN:
+            run.all()
+            return
+        began = self.clock.busy()
+        run.all()
+        self._learn(self.clock.busy() - began, len(run.order))
 
     def _allowed(self, scheme: Scheme) -> Scheme:
         """The scheme itself, or serial when there is no need to look at the batch to say so."""
@@ -218,8 +225,6 @@ class Scheduler:
 
     def _learn(self, seconds: float, transactions: int) -> None:
         """Remember what a transaction costs one after another, the last batches counting most."""
-        if transactions < COST_SAMPLE_MIN:
-            return
         self.probing.learnt()
         cost_ns = seconds / transactions * 1e9
         before = self.cost_ns if self.cost_ns is not None else cost_ns
