@@ -177,8 +177,8 @@ class Streams:
         if (held_by.route, held_by.order_by) != (terms.route, terms.order_by):
             name = inlet.removeprefix("run ")
             raise InputError(
-                f"the stream {name!r} holds back events for {held_by.told}, and this one is of "
-                f"{terms.told}: give each a name of its own, name='...'"
+                f"the stream {name!r} is of {held_by.told}, and this one of {terms.told}: they "
+                "would share a watermark and what it holds back; give each a name, name='...'"
             )
 
     def meter(self, terms: Terms) -> Meter:

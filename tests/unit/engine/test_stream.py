@@ -186,7 +186,7 @@ def test_held_events_are_not_run_by_another_stream_of_the_same_name() -> None:
     engine.stream(pay, **options).run(rows("a", "b"))
     other = engine.stream(add, **options)
     for use in (lambda: other.run(rows("c", first=90)), other.flush):
-        with pytest.raises(hg.InputError, match=r"'till' holds back events for pay .* of add"):
+        with pytest.raises(hg.InputError, match=r"'till' is of pay .* this one of add"):
             use()
     results = engine.stream(pay, **options).run(rows("c", first=90))
     assert set(results.column("transaction").to_pylist()) == {"pay"}
