@@ -8,6 +8,7 @@ import inspect
 
 BENCHMARKS = {
     "ledger": "transfers through the engine beside the bare loop, durable, on Spark",
+    "start": "from an empty and from a full compile cache to the first committed batch",
     "durability": "sync, group and none; snapshots beside the stream; reopening",
     "queries": "readers beside the stream, isolation, and the bank beside its peers, with a report",
     "server": "calls over HTTP beside a bare echo of the same server",

@@ -27,6 +27,11 @@ WATCHED = (
     ("headgate.parallel.units:UnitCrew.__init__", "plan"),
     ("headgate.isolation.executor:Executor.execute", "execute"),
     ("headgate.engine.batch:build_results", "results"),
+    # The same of a batch that goes the straight path.
+    ("headgate.engine.straight:StraightPath.take", "order"),
+    ("headgate.execution.straight:StraightRun.place_rows", "resolve"),
+    ("headgate.execution.straight:StraightRun.run", "execute"),
+    ("headgate.engine.straight_results:StraightResults.made", "results"),
 )
 PARTS = ("order", "resolve", "plan", "execute", "results", "rest")
 

@@ -8,21 +8,24 @@ import numpy as np
 import pytest
 
 import headgate as hg
-from bench import ledger
+from bench import bounds, ledger
 
 
-def test_the_bound_does_the_same_transfers_as_the_engine() -> None:
+def test_the_bounds_do_the_same_transfers_as_the_engine() -> None:
     random = np.random.default_rng(3)
     rows = ledger.make_accounts(random)
-    bound = ledger.Bound(rows)
     events = ledger.make_events(500, 0, random)
+    simple = bounds.SimpleBound(rows)
     with hg.open(None, tables=[ledger.accounts], transactions=[ledger.transfer]) as engine:
         engine.load(ledger.accounts, rows)
+        own = bounds.OwnIndexBound(engine._memory.rows["accounts"])
         results = engine.run(ledger.transfer, events, order_by="ts")
         balances = dict(engine.sql("select id, balance from accounts").rows())
-    bound.run(events)
-    ids = bound.words[: ledger.ACCOUNTS, 1]
-    assert dict(zip(ids.tolist(), bound.balance[: len(ids)].tolist(), strict=True)) == balances
+    simple.run(events)
+    own.run(events)
+    ids = own.words[: ledger.ACCOUNTS, 1]
+    assert dict(zip(ids.tolist(), own.balance[: len(ids)].tolist(), strict=True)) == balances
+    assert dict(zip(simple.ids.tolist(), simple.balance.tolist(), strict=True)) == balances
     aborted = results["outcome"].to_pylist().count("aborted")
     assert 0 < aborted < 50
 
@@ -31,8 +34,9 @@ def test_engines_are_compared_batch_by_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ledger, "BATCH_EVENTS", 64)
+    monkeypatch.setattr(ledger, "OTHER_SIZES", (8, 128))
     found = ledger.compare_engines(tmp_path, batch_count=5)
-    assert [ratio > 0 for _, _, ratio in found] == [True] * 4
+    assert [ratio > 0 for _, _, ratio in found] == [True] * 8
 
 
 def test_memory_is_measured_in_a_process_of_its_own() -> None:

@@ -26,9 +26,11 @@ HEAD = f"{PATH}/head"
 
 def commit_of(epoch: int) -> Commit:
     """A commit of two rows; as few bytes as may be, since each of them is going to be damaged."""
-    changes = pa.record_batch(
-        {"__slot": [0, epoch], "__alive": [True, True], "balance": [epoch / 2, float(epoch)]}
-    )
+    first = pa.record_batch({"__slot": [0], "balance": [epoch / 2]})
+    if epoch == 1:  # the row is new then
+        first = first.add_column(1, "__alive", pa.array([True]))
+    other = {"__slot": [epoch], "__alive": [True], "balance": [float(epoch)]}
+    changes = (first, pa.record_batch(other))
     results = pa.record_batch({"position": [epoch]}) if epoch == 2 else None
     return Commit(epoch, epoch * 1000, ("q", epoch), {"accounts": changes}, results)
 
@@ -73,7 +75,8 @@ def trimmed_store() -> SimulatedDisk:
     return disk
 
 
-NAMES = pa.record_batch({"__slot": range(90), "__alive": [True] * 90, "name": range(90)})
+NUMBERS = [number * number % 1009 for number in range(90)]
+NAMES = pa.record_batch({"__slot": range(90), "__alive": [True] * 90, "name": NUMBERS})
 WHOLE = small_store()
 TRIMMED = trimmed_store()
 STORES = {"whole": WHOLE, "trimmed": TRIMMED}
@@ -113,7 +116,7 @@ def recovered_epoch(disk: SimulatedDisk) -> int | str:
     epoch = recovered.epoch
     assert rows == balances_at(epoch)
     names = recovered.images.get("names")
-    assert names is None or names.column("name").to_pylist() == list(range(90))
+    assert names is None or names.column("name").to_pylist() == NUMBERS
     assert recovered.origins == ({"q": (epoch, epoch)} if epoch else {})
     assert recovered.time_us == epoch * 1000
     assert store.manifest == MANIFEST

@@ -17,9 +17,11 @@ import pytest
 import headgate as hg
 from headgate.durability import ALIVE, SLOT, Commit, Inlet, Store, StoreReader, verify
 from headgate.durability import format as layout
+from headgate.durability.describing import BatchShape
 from headgate.durability.head import Head
 from headgate.durability.log import LogWriter
 from headgate.durability.manifest import read_lineage
+from headgate.durability.plain import PlainBatch
 from headgate.durability.scan import LogReader
 from headgate.errors import DamageError, HeadgateError
 from headgate.io import RealClock
@@ -157,12 +159,30 @@ def changed(*slots: Any, **columns: Any) -> bytes:
     return part(layout.PART_CHANGES, "accounts", stream(changes(list(slots), **columns)))
 
 
+def updated(slot: int, is_plain: bool = False, **columns: Any) -> bytes:
+    """New values of a row, without its key."""
+    batch = pa.record_batch({SLOT: pa.array([slot], pa.int64()), "balance": [5], **columns})
+    if not is_plain:
+        return part(layout.PART_CHANGES, "accounts", stream(batch))
+    shape = BatchShape.of(batch.schema)
+    assert shape is not None
+    body = b"".join(PlainBatch.of(batch, shape).encode())
+    head = layout.PART_HEADER.pack(2, 8, layout.FORM_PLAIN, len(body)) + b"accounts"
+    return head + body
+
+
 DEEP = b'{"source":null,"rows":{},"results":null,"slots":{},"inlets":' + b"[" * 200_000
 FORGED: dict[str, bytes] = {
     **{
         f"slot {slot}": payload(meta(), changed(slot))
         for slot in (-1, -1000, -(10**6), -(2**62), 23, 10**6, 2**31, 2**62)
     },
+    **{
+        f"new values of slot {slot}, plain: {is_plain}": payload(meta(), updated(slot, is_plain))
+        for slot in (-1, 20, 22, 23, 2**31) for is_plain in (True, False)
+    },
+    "new values of another type": payload(meta(), updated(0, balance=["text"])),
+    "rows said to be alive behind": payload(meta(), updated(0, **{ALIVE: [True]})),
     "slot null": payload(meta(), changed(None)),
     "slots of the meta beyond": payload(meta(slots={"accounts": 2**62}), changed(2**62 - 1)),
     "slots of the meta negative": payload(meta(slots={"accounts": -5}), changed(0)),
@@ -199,6 +219,9 @@ OTHER: dict[str, bytes] = {
     "a column missing": payload(
         meta(), part(2, "accounts", stream(changes([0]).drop_columns(["balance", "name"])))
     ),
+    "new values that are null": payload(meta(), updated(0, balance=pa.nulls(1, pa.int64()))),
+    "new values of an unknown column": payload(meta(), updated(0, ghost=[1])),
+    "new values of a key": payload(meta(), updated(0, id=[77])),
     "an unknown table": payload(
         meta(slots={"ghosts": 1}, rows={"ghosts": 1}), part(2, "ghosts", stream(changes([0])))
     ),

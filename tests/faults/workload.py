@@ -18,14 +18,16 @@ from headgate.durability import (
     Store,
     StoreReader,
 )
+from headgate.durability.commit import Changes
 from headgate.errors import DamageError, StoreError
 from headgate.io import Disk
 from headgate.testing.disk import SimulatedClock, SimulatedDisk
 from headgate.testing.survival import Survival
+from tests.faults.accounts import accounts_of, changes_of
 
 PATH = "/data/bank"
 # So short that a new segment begins between two epochs that are in flight together.
-SEGMENT_BYTES = 3600
+SEGMENT_BYTES = 2300
 LAST_EPOCH = 17
 RETAIN = Retention(snapshots=2)
 MANIFESTS: list[dict[str, Any]] = [
@@ -62,15 +64,6 @@ class State:
     inlets: dict[str, tuple[int | None, list[int] | None, int]] = field(default_factory=dict)
 
 
-def changes_of(epoch: int) -> dict[int, tuple[int, float] | None]:
-    """The account rows that an epoch changes: some new, some again, and some gone."""
-    rows: dict[int, tuple[int, float] | None] = {
-        slot: (1000 + slot, epoch + slot / 8) for slot in range(epoch, epoch + 6)
-    }
-    rows[epoch // 2] = None
-    return rows
-
-
 @functools.cache
 def commit_of(epoch: int, weak: bool = False) -> Commit:
     """The commit of an epoch, the same whenever it is asked for; weak: some are logged as input."""
@@ -79,7 +72,7 @@ def commit_of(epoch: int, weak: bool = False) -> Commit:
         events = pa.record_batch({"epoch": pa.array([epoch], pa.int64())})
         slots = {"accounts": epoch + 6, "names": epoch + 1}
         return replace(strong, changes={}, input=events, fingerprint="v1", slots=slots)
-    changes = {"accounts": _accounts(epoch)}
+    changes: dict[str, Changes] = {"accounts": accounts_of(epoch)}
     if epoch == LOAD_EPOCH:
         changes["rates"] = RATES.add_column(1, "__alive", pa.array([True] * RATES.num_rows))
     if epoch % 3 == 0:
@@ -102,26 +95,15 @@ def commit_of(epoch: int, weak: bool = False) -> Commit:
     )
 
 
-def _accounts(epoch: int) -> pa.RecordBatch:
-    rows = changes_of(epoch)
-    return pa.record_batch(
-        {
-            "__slot": pa.array(rows, pa.int64()),
-            "__alive": pa.array([row is not None for row in rows.values()]),
-            "id": pa.array([0 if row is None else row[0] for row in rows.values()], pa.int64()),
-            "balance": pa.array([-1.0 if row is None else row[1] for row in rows.values()]),
-        }
-    )
-
-
 @functools.cache
 def results_of(epoch: int) -> pa.RecordBatch:
     """The results of an epoch; some are long enough to need several sectors."""
     count = 3 + (epoch % 3) * 100
     outcomes = pa.array(["committed", "aborted"]).take(pa.array([n % 2 for n in range(count)]))
     positions = pa.array(range(count), pa.int64())
+    numbers = pa.array([n * n % 97 for n in range(count)], pa.int64())
     return pa.record_batch(
-        {"position": positions, "outcome": outcomes.dictionary_encode(), "x": positions}
+        {"position": positions, "outcome": outcomes.dictionary_encode(), "x": numbers}
     )
 
 
@@ -361,6 +343,10 @@ class Shelf:
         self.rows.update(_rows(pa.Table.from_batches([batch])))
 
     def apply(self, batch: pa.RecordBatch, epoch: int) -> None:
+        if "__alive" not in batch.schema.names:
+            for slot, balance in zip(*batch.to_pydict().values(), strict=True):
+                self.rows[slot] = (self.rows[slot][0], balance)
+            return
         for slot, alive, *row in zip(*batch.to_pydict().values(), strict=True):
             _set(self.rows, slot, tuple(row) if alive else None)
 

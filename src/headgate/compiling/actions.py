@@ -23,6 +23,7 @@ from headgate.compiling.values import (
     I64,
     AbortType,
     EventType,
+    OutputType,
     RecordType,
     RowsType,
     TextType,
@@ -161,7 +162,7 @@ def _bury(typing_context: Any, row: Any) -> Any:
 
 def _called(kind: Any) -> str:
     """What a value is to who wrote the function."""
-    if isinstance(kind, EventType | RecordType):
+    if isinstance(kind, EventType | OutputType | RecordType):
         return str(kind.label)
     if isinstance(kind, RowsType):
         return "all rows of an each(...) at once: for row in rows: hg.delete(row)"
@@ -172,7 +173,7 @@ def _called(kind: Any) -> str:
 
 @overload(delete, strict=False)
 def _delete(row: Any) -> Any:
-    if not isinstance(row, RecordType) or not any(field[6] for field in row.fields):
+    if not isinstance(row, RecordType):
         raise Refusal(f"{DELETES}, not {_called(row)}{ALWAYS}")
     if row.read_only:
         raise Refusal(f"{row.label} was declared mode='read', so it cannot be deleted{ALWAYS}")

@@ -221,6 +221,35 @@ def called_functions(function: Any) -> list[Any]:
     return found
 
 
+@dataclass(frozen=True)
+class Effects:
+    """What a function and those it calls may do to rows, at the most."""
+
+    stored: frozenset[str]  # the names of columns that it may set
+    may_delete: bool
+
+
+def effects_of(function: Any, delete: Any) -> Effects:
+    """The names that are set as attributes anywhere, and whether `delete` is within reach.
+
+    A column is set in no other way: `setattr` is refused, and so is what hides a function.
+    """
+    stored: set[str] = set()
+    may_delete = False
+    waiting, seen = [function], {function}
+    while waiting:
+        one = waiting.pop()
+        for code in codes(one.__code__):
+            stored |= {str(step.argval) for step in code.steps if step.opname == "STORE_ATTR"}
+            may_delete |= "delete" in code.code.co_names or "delete" in code.code.co_consts
+        for value in references(one).values():
+            may_delete |= value is delete
+            if is_user_function(value) and value not in seen:
+                seen.add(value)
+                waiting.append(value)
+    return Effects(frozenset(stored), may_delete)
+
+
 # --- definite assignment --------------------------------------------------------------------------
 
 

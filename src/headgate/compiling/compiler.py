@@ -22,6 +22,7 @@ from numba.core.untyped_passes import FixupArgs, RewriteDynamicRaises
 
 from headgate.compiling import actions
 from headgate.compiling.bytecode import is_filled, is_user_function, mended_code, references
+from headgate.compiling.containers import same_length
 from headgate.compiling.exactness import refuse_inexact
 from headgate.compiling.operators import (
     CHECKED_BUILTINS,
@@ -31,7 +32,7 @@ from headgate.compiling.operators import (
 )
 from headgate.compiling.plain import MAX, MIN
 from headgate.compiling.refusals import ALWAYS, Refusal, describe_error
-from headgate.compiling.values import AbortType, same_length, store_column, text_of
+from headgate.compiling.values import AbortType, store_column, text_of
 from headgate.errors import DeclarationError
 from headgate.state.strings import text_code
 from headgate.state.table import Access

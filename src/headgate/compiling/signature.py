@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from headgate.compiling.values import EventType, RecordType, RowsType
+from headgate.compiling.actions import delete
+from headgate.compiling.bytecode import Effects, effects_of
+from headgate.compiling.values import EventType, OutputType, RecordType, RowsType
 from headgate.state.layout import Layout, record_layout, row_layout
 from headgate.state.schema import Schema
 from headgate.state.table import Access, Table
@@ -42,6 +44,11 @@ class Signature:
     def functions(self) -> dict[Any, Any]:
         """Its function and those it calls as far as they are compiled: all kernels share them."""
         return {}
+
+    @cached_property
+    def effects(self) -> Effects:
+        """What the function may do to rows, at the most."""
+        return effects_of(self.function, delete)
 
     @cached_property
     def accesses(self) -> tuple[Access, ...]:
@@ -101,19 +108,18 @@ def event_type(signature: Signature) -> EventType:
 
 def row_type(access: Access) -> RecordType:
     layout = row_layout(access.table.schema, access.table.key)
-    return _record_type(f"table {access.table.name!r}", layout, access.read_only)
+    return RecordType(f"table {access.table.name!r}", _fields(layout), access.read_only)
 
 
-def output_type(name: str, schema: Schema) -> RecordType:
-    return _record_type(f"the output of {name!r}", record_layout(schema), False)
+def output_type(name: str, schema: Schema) -> OutputType:
+    return OutputType(f"the output of {name!r}", _fields(record_layout(schema)))
 
 
-def _record_type(label: str, layout: Layout, read_only: bool) -> RecordType:
-    fields = tuple(
+def _fields(layout: Layout) -> tuple[tuple[Any, ...], ...]:
+    return tuple(
         (f.name, f.type.kind, f.type.precision, f.type.scale, f.offset, f.format, f.is_key)
         for f in layout.fields
     )
-    return RecordType(label, fields, read_only)
 
 
 def argument_types(signature: Signature) -> tuple[Any, ...]:

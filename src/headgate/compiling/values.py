@@ -1,8 +1,9 @@
 """Values: the Numba types of what a transaction sees: rows, events, outputs, texts.
 
-A row is a pointer; a column is read and written at its offset in the row's bytes. Inside a function
-every integer is 64 bits and every float is a double, as in Python; a narrower column checks or
-rounds what is stored into it. Texts are codes (see `state.strings`).
+A row is a pointer; a column is read and written at its offset in the row's bytes. The words of an
+output stand apart, each beside those of other events, so that they leave as columns. Inside a
+function every integer is 64 bits and every float is a double, as in Python; a narrower column
+checks or rounds what is stored into it. Texts are codes (see `state.strings`).
 """
 
 from __future__ import annotations
@@ -12,12 +13,8 @@ from typing import Any
 
 from llvmlite import ir
 from numba.core import cgutils, types
-from numba.core.imputils import RefType, iternext_impl, lower_builtin
 from numba.core.typing.templates import (
-    AbstractTemplate,
     AttributeTemplate,
-    infer,
-    signature,
 )
 from numba.extending import (
     infer_getattr,
@@ -58,7 +55,7 @@ class AbortType(types.Type):
 
 
 class RecordType(types.Type):
-    """A row or an output record: a pointer to its bytes.
+    """A row: a pointer to its bytes.
 
     `fields` is a tuple of (name, kind, precision, scale, offset, stored format, is key).
     """
@@ -74,6 +71,22 @@ class RecordType(types.Type):
         return next((field for field in self.fields if field[0] == name), None)
 
 
+class OutputType(types.Type):
+    """An output: the address of its first word, and how far it is from there to the next word.
+
+    `fields` are as those of a row; none is a key.
+    """
+
+    def __init__(self, label: str, fields: tuple[tuple[Any, ...], ...]) -> None:
+        self.label = label
+        self.fields = fields
+        self.read_only = False
+        super().__init__(name=f"output({label}, {fields})")
+
+    def field(self, name: str) -> tuple[Any, ...] | None:
+        return next((field for field in self.fields if field[0] == name), None)
+
+
 class RowsType(types.IterableType):
     """The rows of an `each` access: base address of the table, slots, how many."""
 
@@ -84,7 +97,7 @@ class RowsType(types.IterableType):
 
     @property
     def iterator_type(self) -> types.Type:
-        return WalkType(self, _element_type(self))
+        return WalkType(self, element_type(self))
 
 
 class EventType(types.Type):
@@ -113,7 +126,7 @@ class ItemsType(types.IterableType):
 
     @property
     def iterator_type(self) -> types.Type:
-        return WalkType(self, _element_type(self))
+        return WalkType(self, element_type(self))
 
 
 class WalkType(types.SimpleIteratorType):
@@ -134,6 +147,12 @@ abort_type = AbortType()
 class _WordModel(models.PrimitiveModel):
     def __init__(self, manager: Any, kind: types.Type) -> None:
         super().__init__(manager, kind, I64)
+
+
+@register_model(OutputType)
+class _OutputModel(models.StructModel):
+    def __init__(self, manager: Any, kind: types.Type) -> None:
+        super().__init__(manager, kind, [("first", types.int64), ("stride", types.int64)])
 
 
 @register_model(EventType)
@@ -177,10 +196,24 @@ def value_type(kind: str, precision: int, scale: int) -> types.Type:
     }.get(kind, types.int64)
 
 
-def _load(builder: Any, address: Any, kind: str, stored: str) -> Any:
+def element_type(kind: Any) -> types.Type:
+    """What one of the rows or items is inside a function."""
+    if isinstance(kind, RowsType):
+        return kind.row
+    return value_type(kind.kind, kind.precision, kind.scale)
+
+
+def fixed_load(builder: Any, pointer: Any) -> Any:
+    """What does not change while a kernel runs: it need not be loaded again behind a store."""
+    value = builder.load(pointer)
+    value.set_metadata("invariant.load", builder.module.add_metadata([]))
+    return value
+
+
+def load_value(builder: Any, address: Any, kind: str, stored: str, is_fixed: bool = False) -> Any:
     """The value at an address, widened to its type inside a function."""
     pointer = builder.inttoptr(address, STORED_LLVM[stored].as_pointer())
-    value = builder.load(pointer)
+    value = fixed_load(builder, pointer) if is_fixed else builder.load(pointer)
     if kind == "boolean":
         return builder.icmp_unsigned("!=", value, ir.Constant(value.type, 0))
     if kind == "decimal":
@@ -197,21 +230,39 @@ def _unknown(kind: Any, attr: str) -> Refusal:
     return Refusal(f"{kind.label} has no column {attr!r}; the columns are: {names}{ALWAYS}")
 
 
-@infer_getattr
-class _RecordAttribute(AttributeTemplate):
-    key = RecordType
-
-    def generic_resolve(self, kind: RecordType, attr: str) -> types.Type:
+class _ColumnAttribute(AttributeTemplate):
+    def generic_resolve(self, kind: Any, attr: str) -> types.Type:
         field = kind.field(attr)
         if field is None:
             raise _unknown(kind, attr)
         return value_type(field[1], field[2], field[3])
 
 
+@infer_getattr
+class _RecordAttribute(_ColumnAttribute):
+    key = RecordType
+
+
+@infer_getattr
+class _OutputAttribute(_ColumnAttribute):
+    key = OutputType
+
+
+def _column_address(context: Any, builder: Any, kind: Any, value: Any, offset: int) -> Any:
+    """Where a column of a row or an output stands that is at this offset of its record."""
+    if isinstance(kind, RecordType):
+        return builder.add(value, I64(offset))
+    output = cgutils.create_struct_proxy(kind)(context, builder, value=value)
+    word, rest = divmod(offset, 8)
+    return builder.add(builder.add(output.first, builder.mul(output.stride, I64(word))), I64(rest))
+
+
 @lower_getattr_generic(RecordType)
+@lower_getattr_generic(OutputType)
 def _record_column(context: Any, builder: Any, kind: Any, value: Any, attr: str) -> Any:
     _, column_kind, _, _, offset, stored, _ = kind.field(attr)
-    return _load(builder, builder.add(value, I64(offset)), column_kind, stored)
+    address = _column_address(context, builder, kind, value, offset)
+    return load_value(builder, address, column_kind, stored)
 
 
 @infer_getattr
@@ -228,27 +279,33 @@ class _EventAttribute(AttributeTemplate):
         return value_type(column_kind, precision, scale)
 
 
-def _word_at(builder: Any, address: Any, place: Any) -> Any:
+def word_at(builder: Any, address: Any, place: Any) -> Any:
     """The int64 at address + 8 * place."""
     pointer = builder.inttoptr(builder.add(address, builder.mul(place, I64(8))), I64.as_pointer())
     return builder.load(pointer)
+
+
+def _fixed_word_at(builder: Any, address: Any, place: Any) -> Any:
+    """The same of a word that does not change."""
+    pointer = builder.inttoptr(builder.add(address, builder.mul(place, I64(8))), I64.as_pointer())
+    return fixed_load(builder, pointer)
 
 
 @lower_getattr_generic(EventType)
 def _event_column(context: Any, builder: Any, kind: Any, value: Any, attr: str) -> Any:
     _, column_kind, precision, scale, column, element = kind.field(attr)
     event = cgutils.create_struct_proxy(kind)(context, builder, value=value)
-    base = _word_at(builder, event.columns, I64(column))
+    base = _fixed_word_at(builder, event.columns, I64(column))
     if element is None:
         stored = STORED[column_kind]
         size = STORED_LLVM[stored].get_abi_size(context.target_data)
-        return _load(
-            builder, builder.add(base, builder.mul(event.row, I64(size))), column_kind, stored
+        return load_value(
+            builder, builder.add(base, builder.mul(event.row, I64(size))), column_kind, stored, True
         )
     # An array column takes two places: its elements, then the row's first element.
-    offsets = _word_at(builder, event.columns, I64(column + 1))
-    first = _word_at(builder, offsets, event.row)
-    last = _word_at(builder, offsets, builder.add(event.row, I64(1)))
+    offsets = _fixed_word_at(builder, event.columns, I64(column + 1))
+    first = _fixed_word_at(builder, offsets, event.row)
+    last = _fixed_word_at(builder, offsets, builder.add(event.row, I64(1)))
     size = STORED_LLVM[STORED[element]].get_abi_size(context.target_data)
     items = cgutils.create_struct_proxy(ItemsType(element, precision, scale))(context, builder)
     items.first = builder.add(base, builder.mul(first, I64(size)))
@@ -270,7 +327,7 @@ def store_column(typing_context: Any, row: Any, name: Any, value: Any) -> Any:
     if not isinstance(name, types.StringLiteral):
         return None  # Numba tries again without literals after a refusal
     attr = name.literal_value
-    if not isinstance(row, RecordType):
+    if not isinstance(row, RecordType | OutputType):
         what = row.label if isinstance(row, EventType) else f"a {row}"
         raise Refusal(f"only columns of rows and outputs can be set, not .{attr} of {what}{ALWAYS}")
     field = row.field(attr)
@@ -286,7 +343,7 @@ def store_column(typing_context: Any, row: Any, name: Any, value: Any) -> Any:
     _refuse_store(f"{row.label}.{attr}", kind, plain)
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        address = builder.add(args[0], I64(offset))
+        address = _column_address(context, builder, row, args[0], offset)
         pointer = builder.inttoptr(address, STORED_LLVM[stored].as_pointer())
         if kind == "decimal":
             word = store_decimal(context, builder, plain, args[2], precision, scale)
@@ -341,113 +398,6 @@ def _narrow_float(context: Any, builder: Any, value: Any) -> Any:
     with builder.if_then(lost, likely=False):
         context.call_conv.return_user_exc(builder, OverflowError, ("overflow",))
     return builder.fptrunc(value, ir.FloatType())
-
-
-# --- rows and items: length, element, iteration ---------------------------------------------------
-
-
-def _element(context: Any, builder: Any, kind: Any, value: Any, place: Any) -> Any:
-    """Row or item number `place`, which is within bounds."""
-    proxy = cgutils.create_struct_proxy(kind)(context, builder, value=value)
-    if isinstance(kind, RowsType):
-        slot = _word_at(builder, proxy.slots, place)
-        return builder.add(proxy.base, builder.mul(slot, I64(kind.row_bytes)))
-    size = STORED_LLVM[STORED[kind.kind]].get_abi_size(context.target_data)
-    address = builder.add(proxy.first, builder.mul(place, I64(size)))
-    return _load(builder, address, kind.kind, STORED[kind.kind])
-
-
-def _element_type(kind: Any) -> types.Type:
-    if isinstance(kind, RowsType):
-        return kind.row
-    return value_type(kind.kind, kind.precision, kind.scale)
-
-
-@overload(len, strict=False)
-def _length(container: Any) -> Any:
-    if isinstance(container, (RowsType, ItemsType)):
-        return lambda container: _count(container)
-    return None
-
-
-@intrinsic
-def _count(typing_context: Any, container: Any) -> Any:
-    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return cgutils.create_struct_proxy(container)(context, builder, value=args[0]).count
-
-    return types.int64(container), generate
-
-
-@intrinsic
-def _pick(typing_context: Any, container: Any, place: Any) -> Any:
-    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return _element(context, builder, container, args[0], args[1])
-
-    return _element_type(container)(container, types.int64), generate
-
-
-@overload(operator.getitem, strict=False)
-def _getitem(container: Any, place: Any) -> Any:
-    if not isinstance(container, (RowsType, ItemsType)) or not isinstance(place, types.Integer):
-        return None
-
-    def pick(container: Any, place: Any) -> Any:
-        count = _count(container)
-        position = place + count if place < 0 else place
-        if position < 0 or position >= count:
-            raise IndexError("index out of range")
-        return _pick(container, position)
-
-    return pick
-
-
-def same_length(left: Any, right: Any) -> None:
-    """What zip(strict=True) asks of two sequences, with Python's words when it is not so."""
-    if len(right) < len(left):
-        raise ValueError("zip() argument 2 is shorter than argument 1")
-    if len(right) > len(left):
-        raise ValueError("zip() argument 2 is longer than argument 1")
-
-
-overload(same_length, strict=False)(lambda left, right: same_length)
-
-
-@infer
-class _Walk(AbstractTemplate):
-    key = "getiter"
-
-    def generic(self, args: Any, kws: Any) -> Any:
-        if isinstance(args[0], (RowsType, ItemsType)):
-            return signature(WalkType(args[0], _element_type(args[0])), args[0])
-        return None
-
-
-@lower_builtin("getiter", RowsType)
-@lower_builtin("getiter", ItemsType)
-def _start_walk(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    walk = cgutils.create_struct_proxy(sig.return_type)(context, builder)
-    walk.container = args[0]
-    walk.place = cgutils.alloca_once_value(builder, I64(0))
-    return walk._getvalue()
-
-
-@lower_builtin("iternext", WalkType)
-def _step_walk(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    @iternext_impl(RefType.UNTRACKED)
-    def step(context: Any, builder: Any, sig: Any, args: Any, result: Any) -> None:
-        kind = sig.args[0]
-        walk = cgutils.create_struct_proxy(kind)(context, builder, value=args[0])
-        container = cgutils.create_struct_proxy(kind.container)(
-            context, builder, value=walk.container
-        )
-        place = builder.load(walk.place)
-        more = builder.icmp_signed("<", place, container.count)
-        result.set_valid(more)
-        with builder.if_then(more):
-            result.yield_(_element(context, builder, kind.container, walk.container, place))
-            builder.store(builder.add(place, I64(1)), walk.place)
-
-    return step(context, builder, sig, args)
 
 
 # --- texts ----------------------------------------------------------------------------------------

@@ -8,16 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from headgate.durability.format import Position
+from headgate.durability.plain import PlainBatch
 from headgate.errors import InvariantError
 
 SLOT = "__slot"
 ALIVE = "__alive"
+
+
+# What an epoch did to a table: a batch, or several of different columns, which have no slot twice.
+Batch: TypeAlias = pa.RecordBatch | PlainBatch
+Changes: TypeAlias = Batch | tuple[Batch, ...]
 
 
 @dataclass(frozen=True)
@@ -34,7 +40,11 @@ class Commit:
     """One epoch: the rows it changed by slot, its results, and the inlets it moved.
 
     A batch of changes has the columns "__slot" (int64, each slot at most once), "__alive" (bool),
-    then the table's own; where alive is false the row is gone and its columns mean nothing.
+    then the table's own; where alive is false the row is gone and its columns mean nothing. One
+    without "__alive" has new values of rows that were there and stay, in the columns it names.
+
+    A batch is Arrow's, or a `PlainBatch` of NumPy columns, which is made faster: of changes and of
+    results alike. It must not change before the epoch is appended.
 
     For weak recovery `input` takes the place of `changes`: the events of the batch, which the code
     of the given fingerprint runs again; `slots` then says per table one more than the highest slot
@@ -45,8 +55,8 @@ class Commit:
     epoch: int
     time_us: int
     origin: tuple[str, int] | None = None
-    changes: Mapping[str, pa.RecordBatch] = field(default_factory=dict)
-    results: pa.RecordBatch | None = None
+    changes: Mapping[str, Changes] = field(default_factory=dict)
+    results: Batch | None = None
     inlets: Mapping[str, Inlet] = field(default_factory=dict)
     input: pa.RecordBatch | None = None
     fingerprint: str | None = None
@@ -107,7 +117,14 @@ class CommitInfo:
     offset: int
 
 
-_BEGIN_TYPES = (pa.int64(), pa.bool_())
+def pieces_in(changes: Changes) -> tuple[Batch, ...]:
+    """The batches of a table's changes."""
+    return changes if isinstance(changes, tuple) else (changes,)
+
+
+def rows_in(changes: Changes) -> int:
+    """How many rows of a table changed."""
+    return sum(piece.num_rows for piece in pieces_in(changes))
 
 
 def next_mark(last: Mark, commit: Commit) -> Mark:
@@ -123,7 +140,8 @@ def next_mark(last: Mark, commit: Commit) -> Mark:
     if commit.inlets:
         inlets = {**inlets, **commit.inlets}
     for table, changes in commit.changes.items():
-        slots[table] = max(slots.get(table, 0), _slot_bound(table, changes))
+        bounds = [_slot_bound(table, piece) for piece in pieces_in(changes)]
+        slots[table] = max(slots.get(table, 0), *bounds)
     for table, bound in commit.slots.items():
         slots[table] = max(slots.get(table, 0), bound)
     return Mark(last.position, commit.time_us, origins, inlets, slots)
@@ -134,24 +152,39 @@ def mark_at(mark: Mark, position: Position) -> Mark:
     return Mark(position, mark.time_us, mark.origins, mark.inlets, mark.slots)
 
 
-def _slot_bound(table: str, changes: pa.RecordBatch) -> int:
+_REMEMBERED = 256
+_known_begins: set[bytes] = set()  # descriptions of changes that begin as they should
+
+
+def _slot_bound(table: str, changes: Batch) -> int:
     """One more than the highest slot of a batch of changes."""
-    if changes.schema.names[:2] != [SLOT, ALIVE] or _begin_types(changes) != _BEGIN_TYPES:
-        begin = [(field.name, field.type) for field in list(changes.schema)[:2]]
-        raise InvariantError(
-            f"changes of table {table} begin with {begin} in place of {SLOT} int64, {ALIVE} bool"
-        )
+    if not isinstance(changes, PlainBatch):
+        _check_begin(table, changes.schema)
+    elif changes.shape.description not in _known_begins:
+        _check_begin(table, changes.shape.schema)
+        if len(_known_begins) >= _REMEMBERED:
+            _known_begins.clear()
+        _known_begins.add(changes.shape.description)
     if changes.num_rows == 0:
         return 0
+    given = changes.columns[0] if isinstance(changes, PlainBatch) else changes.column(0).to_numpy()
+    slots = np.asarray(given)
     # Seen as unsigned, a negative slot is the highest: one pass checks and finds the bound.
-    highest = int(changes.column(0).to_numpy().view(np.uint64).max())
+    highest = int(slots.view(f"u{slots.itemsize}").max())
     if highest >= 1 << 63:
         raise InvariantError(f"changes of table {table} have slot {highest - (1 << 64)}")
     return highest + 1
 
 
-def _begin_types(changes: pa.RecordBatch) -> tuple[pa.DataType, pa.DataType]:
-    return changes.column(0).type, changes.column(1).type
+def _check_begin(table: str, schema: pa.Schema) -> None:
+    begin = [
+        (field.name, field.type) for field in (schema.field(n) for n in range(len(schema))[:2])
+    ]
+    is_alive = begin[1:] == [(ALIVE, pa.bool_())] or ALIVE not in schema.names
+    if begin[:1] != [(SLOT, pa.int64())] or not is_alive:
+        raise InvariantError(
+            f"changes of table {table} begin with {begin} in place of {SLOT} int64, {ALIVE} bool"
+        )
 
 
 def check_images(mark: Mark, epoch: int, images: Mapping[str, Any]) -> None:

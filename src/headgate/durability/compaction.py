@@ -8,7 +8,7 @@ referred to, not copied.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -21,7 +21,7 @@ from headgate.durability.commit import SLOT, Mark
 from headgate.durability.decoding import decoding
 from headgate.durability.frame import changes_in, meta_of, results_of
 from headgate.durability.lineage import Lineage
-from headgate.durability.replay import Replay, concatenated
+from headgate.durability.replay import Replay
 from headgate.durability.scan import FoundFrame, LogReader
 from headgate.durability.snapshot import Block, Snapshot, newest_snapshot, write_snapshot
 from headgate.errors import InvariantError
@@ -68,14 +68,15 @@ class TableChanges:
 
     def __init__(self, replay: Replay) -> None:
         self.gone = replay.gone()
-        self.image = replay.image()
-        self.slots: Int64s = self.image.column(SLOT).to_numpy()
-        self.touched = np.sort(np.concatenate([self.slots, self.gone]))
+        self.touched = replay.touched()
+        self.image = replay.image()  # of the rows that came whole
+        self.updates = list(replay.updates())  # and of others what is new
 
-    def between(self, low: int, high: int | None) -> pa.Table:
-        """The changed rows that live, of a range of slots."""
-        first, last = _range(self.slots, low, high)
-        return self.image.slice(first, last - first)
+    def between(self, low: int, high: int | None) -> Iterator[pa.Table]:
+        """The changed rows of a range of slots: first the whole ones, then what others have new."""
+        for table in (self.image, *self.updates):
+            first, last = _range(table.column(SLOT).to_numpy(), low, high)
+            yield table.slice(first, last - first)
 
     def touched_between(self, low: int, high: int | None) -> Int64s:
         first, last = _range(self.touched, low, high)
@@ -94,7 +95,7 @@ def images_from_log(
     start = layout.BEGINNING if base is None else base.position
     replays: dict[str, Replay] = {}
     for frame in log.frames(start, mark.epoch):
-        _collect(frame, replays, mark)
+        _collect(frame, replays, mark, base)
     names = [*mark.slots, *(base.tables() if base is not None else [])]
     worn = worn_files(base)
     with decoding(log.folder, 0):
@@ -102,12 +103,16 @@ def images_from_log(
     return {name: _items(base, name, changes.get(name), worn) for name in dict.fromkeys(names)}
 
 
-def _collect(frame: FoundFrame, replays: dict[str, Replay], mark: Mark) -> None:
+def _collect(
+    frame: FoundFrame, replays: dict[str, Replay], mark: Mark, base: Snapshot | None
+) -> None:
     with frame.decoding():
-        _collect_parts(frame, replays, mark)
+        _collect_parts(frame, replays, mark, [] if base is None else base.tables())
 
 
-def _collect_parts(frame: FoundFrame, replays: dict[str, Replay], mark: Mark) -> None:
+def _collect_parts(
+    frame: FoundFrame, replays: dict[str, Replay], mark: Mark, known: Sequence[str]
+) -> None:
     meta = meta_of(frame.payload)
     if "input" in meta:
         raise InvariantError(
@@ -115,7 +120,7 @@ def _collect_parts(frame: FoundFrame, replays: dict[str, Replay], mark: Mark) ->
         )
     for table, batch in changes_in(frame.payload, meta):
         if table not in replays:
-            replays[table] = Replay()
+            replays[table] = Replay(partial=table in known)
             replays[table].reserve(mark.slots.get(table, 0))
         replays[table].apply(batch)
 
@@ -196,22 +201,20 @@ def _rewritten(
     base: Snapshot, blocks: list[Block], changes: TableChanges, low: int, high: int | None
 ) -> Iterator[pa.RecordBatch]:
     """The rows of neighbouring blocks with the changes to their slots, in new batches."""
-    before = concatenated([base.batch(block) for block in blocks])
-    touched = changes.touched_between(low, high)
-    if len(touched) == 0:
-        yield from _batches(before)
-        return
-    slots = before.column(SLOT).to_numpy()
-    is_touched = np.zeros(max(int(touched[-1]), int(slots.max(initial=low))) + 1 - low, np.bool_)
-    is_touched[touched - low] = True
-    kept = before.filter(pa.array(~is_touched[slots - low]))
-    after = changes.between(low, high)
-    if after.num_rows == 0:
-        yield from _batches(kept)
-        return
-    both = concatenated([*kept.to_batches(), *after.to_batches()])
-    order = np.argsort(both.column(SLOT).to_numpy(), kind="stable")
-    yield from _batches(both.combine_chunks().take(pa.array(order)))
+    replay = Replay((low, layout.SLOTS_MAX if high is None else high))
+    for block in blocks:
+        replay.insert(base.batch(block))
+    replay.reserve(1 + int(changes.touched_between(low, high).max(initial=low)))
+    first, last = _range(changes.gone, low, high)
+    with decoding(base.path, blocks[0][0]):
+        replay.remove(changes.gone[first:last] - low)
+        whole, *updates = changes.between(low, high)
+        for batch in whole.to_batches():
+            replay.insert(batch)
+        for batch in (batch for table in updates for batch in table.to_batches()):
+            replay.apply(batch)
+        image = replay.image()
+    yield from _batches(image)
 
 
 def _batches(table: pa.Table) -> Iterator[pa.RecordBatch]:

@@ -21,7 +21,6 @@ from headgate.durability.commit import ALIVE, SLOT
 from headgate.errors import DamageError, HeadgateError, StoreError
 
 JSON_BYTES_MAX = 256 << 20
-_CHANGES = ((SLOT, pa.int64()), (ALIVE, pa.bool_()))
 
 
 @contextmanager
@@ -101,9 +100,14 @@ def batch_of(content: pa.Buffer) -> pa.RecordBatch:
 
 def checked_changes(table: str, batch: pa.RecordBatch, slots: int) -> pa.RecordBatch:
     """Changes of a table as they were read; ValueError unless each slot is below the bound."""
-    begin = tuple((field.name, field.type) for field in map(batch.schema.field, range(2)))
-    if begin != _CHANGES or batch.column(1).null_count:
-        raise ValueError(f"changes of table {table!r} begin with {begin}")
+    schema, names = batch.schema, batch.schema.names
+    if names[:1] != [SLOT] or schema.field(0).type != pa.int64() or names.count(SLOT) > 1:
+        raise ValueError(f"changes of table {table!r} begin with {names[:1]}")
+    if ALIVE in names:
+        if names.index(ALIVE) != 1 or names.count(ALIVE) > 1 or schema.field(1).type != pa.bool_():
+            raise ValueError(f"changes of table {table!r} begin with {names[:2]}")
+        if batch.column(1).null_count:
+            raise ValueError(f"changes of table {table!r} do not say which rows are gone")
     _check_slots(table, batch.column(0), slots)
     return batch
 

@@ -1,4 +1,4 @@
-"""Every byte of a store on disk, described in one place; version 3. All numbers little-endian.
+"""Every byte of a store on disk, described in one place; version 4. All numbers little-endian.
 
     STORE/
       manifest.json                   declarations (JSON, with a checksum)
@@ -44,13 +44,20 @@ Frame: one epoch. 64-byte header, then the payload, whose length is a multiple o
 
 Payload: parts, then fewer than 64 zeros, each part of
     u16 kind, u16 name length in bytes, u32 form, u64 body length, name (UTF-8), zeros up to a
-    multiple of 64 (counted from the payload's beginning; of 8 in form 1), body, zeros likewise
-    form 0  as said below; the only one in formats 1 and 2
-    form 1  a short part: its batch is packed, for an IPC stream of few rows is mostly description
-    kind 1  meta     JSON, always the first part: see below
-    kind 2  changes  an Arrow IPC stream of one record batch; name = table; a long batch is cut
-                     into several parts
-    kind 3  results  as above; name empty
+    multiple of 64 (counted from the payload's beginning; of 8 in forms 1 and 2), body, zeros
+    likewise
+    form 0  meta as JSON, a batch as an Arrow IPC stream of one record batch; in formats 1 and 2
+            the only one, since 4 for batches that have a type without a code (a list, a struct)
+    form 1  format 3: meta as JSON, a batch of few rows packed
+    form 2  meta as JSON, a batch plain: the usual form of all parts
+    kind 1  meta     always the first part: see below
+    kind 2  changes  a batch; name = table; "__slot" (i8) is its first column. With "__alive"
+                     (boolean) behind it and then the columns of the table these are whole rows,
+                     or rows that are gone, of which only slots need be there. Without "__alive"
+                     they are rows that were and stay alive, and the columns that follow, which may
+                     be some of the table's, are their new values. A table has as many such parts
+                     as needed (a long batch is cut), and each slot in one of them
+    kind 3  results  a batch; name empty; a long one is cut into several parts
     kind 4  held     as above; name = inlet; at least one part (perhaps of no rows) when held
     kind 5  input    as above; name empty: the events of the batch, to be run again by the code
     meta    {"source": [query id, batch id] or null, "rows": {table: changed rows}, "results": rows
@@ -58,15 +65,27 @@ Payload: parts, then fewer than 64 zeros, each part of
             {"watermark_us": n or null, "arrivals": n, "held": true or false}}}; a frame with input
             has also "input": rows and "fingerprint": the code's, or null; source, results and
             inlets are left out when they are null or empty
+    plain   u32 rows, u16 description length, u16 zero, description, a byte per column that says the
+            way it is written, then the columns; each of these begins at a multiple of 8, with
+            zeros before it. Where the way has 128 a column begins with a bit per row that has a
+            value. Values are those of Arrow: bits of a boolean (like all bits lowest first), bytes
+            of any other of fixed width, (rows + 1) i32 offsets and the bytes of texts, of a
+            dictionary column the indices. Ways: 0 every value; 1 one value, of all rows (a boolean
+            as a byte); 2 nothing, they are 0, 1, 2, ...; 3 every value in half of its bytes,
+            unsigned of 8 and signed of 16; 4 nothing, all are null; 5 the value of most rows, then
+            u64 count, u32 places (rows) and values of the others; 6 u64 count, places and values
+            of the rows that are not null. Of the ways but 0 and 3 a batch has together at most
+            2**24 values
     packed  u16 rows, u16 description length, description, a bit per column that has nulls (in as
             many bytes as needed, like all bits lowest first), then of each column: where it has
             nulls a bit per row that has a value; bits of a boolean, bytes of any other value of
             fixed width as Arrow has them, (rows + 1) i32 offsets and the bytes of texts; of a
             dictionary column the indices
-    description  deflated, without a header and with PRESET of packing.py as the preset dictionary:
-            u16 columns, u16 pairs of metadata; of each column u8 name length, u8 flags (1
-            nullable, 2 ordered), u8 code length, name, code, and of a dictionary column u16 count,
-            offsets and bytes of its values; of each pair u16 length and bytes of key and of value.
+    description  deflated, without a header, and with PRESET of describing.py as the preset
+            dictionary: u16 columns, u16 pairs of metadata; of each column u8 name length, u8 flags
+            (1 nullable, 2 ordered), u8 code length, name, code, and of a dictionary column u16
+            count, offsets and bytes of its values; of each pair u16 length and bytes of key and of
+            value
             Codes: i1 i2 i4 i8 u1 u2 u4 u8 f4 f8, d (date32), b (boolean), s (text), x (binary),
             tU and the time zone (timestamp, U = s, m, u or n for its unit), nP,S (decimal128),
             *I:V (dictionary of values V, s or x, with indices I)
@@ -118,8 +137,8 @@ import xxhash
 
 from headgate.errors import DamageError, FormatError
 
-VERSION = 3
-VERSIONS = (1, 2, 3)  # that can be read
+VERSION = 4
+VERSIONS = (1, 2, 3, 4)  # that can be read
 RECORD_BYTES = 64
 ALIGNMENT_BYTES = 64
 SHORT_ALIGNMENT_BYTES = 8
@@ -152,6 +171,7 @@ PART_HELD = 4
 PART_INPUT = 5
 FORM_ALIGNED = 0
 FORM_SHORT = 1
+FORM_PLAIN = 2
 
 SLOTS_MAX = 2**31 - 2  # of a table
 
@@ -211,9 +231,9 @@ def padded(length: int) -> int:
 
 def aligned(place: int, form: int) -> int:
     """The place up to the next one where a part of the form, or its body, may begin."""
-    if form not in (FORM_ALIGNED, FORM_SHORT):
+    if form not in (FORM_ALIGNED, FORM_SHORT, FORM_PLAIN):
         raise ValueError(f"a part of form {form}")
-    step = SHORT_ALIGNMENT_BYTES if form == FORM_SHORT else ALIGNMENT_BYTES
+    step = ALIGNMENT_BYTES if form == FORM_ALIGNED else SHORT_ALIGNMENT_BYTES
     return -(-place // step) * step
 
 

@@ -1,7 +1,8 @@
 """Frames: one epoch's commit as bytes, and back.
 
-Invariant: a frame of any length is written with bounded memory, and its header, without which the
-frame does not exist, is written last.
+The bytes of a frame are those of its batches where they stand in memory: they are named, hashed in
+one pass and written by one call. Invariant: a frame of any length is written with bounded memory of
+its own, and its header, without which the frame does not exist, is not written before the rest.
 """
 
 from __future__ import annotations
@@ -15,17 +16,20 @@ import pyarrow as pa
 import xxhash
 
 from headgate.durability import format as layout
-from headgate.durability.commit import Commit, Inlet
+from headgate.durability.commit import Batch, Changes, Commit, Inlet, pieces_in, rows_in
 from headgate.durability.decoding import batch_of, checked_changes, checked_meta, json_of
+from headgate.durability.describing import Shapes
 from headgate.durability.format import Position
-from headgate.durability.packing import Packer, unpack
+from headgate.durability.packing import unpack
+from headgate.durability.plain import Piece, PlainBatch, decoded, size_of
 from headgate.errors import InvariantError
 from headgate.io import File
 
-# A frame up to this size is encoded whole and written by one call; a longer one goes in pieces.
+# A frame up to this size is written by one call; a longer one goes in pieces.
 PIECE_BYTES_MAX = 8 << 20
 _FIRST_BUFFER_BYTES = 1 << 20
-_PIECE_ROWS_MAX = 1 << 16
+PIECE_ROWS_MAX = 1 << 16
+_JOINED_BYTES_MAX = 1 << 12  # bytes that are cheaper to copy than to name
 _ZEROS = bytes(layout.ALIGNMENT_BYTES)
 # Made once: looking the options up, or making an encoder, takes longer than a short frame does.
 _IPC_OPTIONS = pa.ipc.IpcWriteOptions()
@@ -63,7 +67,7 @@ class EncodeBuffer:
                 return self.view[: sink.tell()]
 
 
-def write_stream(sink: pa.FixedSizeBufferWriter, batch: pa.RecordBatch) -> None:
+def write_stream(sink: pa.NativeFile, batch: pa.RecordBatch) -> None:
     """Write a batch as an Arrow IPC stream of its own."""
     with pa.ipc.new_stream(sink, batch.schema, options=_IPC_OPTIONS) as stream:
         stream.write_batch(batch)
@@ -75,160 +79,90 @@ def _check_overflow(error: OSError) -> None:
         raise error
 
 
-class _TooLong(Exception):
-    """The frame does not fit into the buffer whole."""
-
-
 class FrameWriter:
-    """Writes the parts of one frame at an offset of a file, through the encode buffer.
+    """Writes the parts of one frame at an offset of a file."""
 
-    With a packer it takes for granted that the frame fits into the buffer, which saves asking for
-    sizes, and raises _TooLong when it does not; nothing was written to the file then. Only such a
-    frame has short parts.
-    """
-
-    def __init__(
-        self,
-        file: File,
-        offset: int,
-        previous: int,
-        memory: EncodeBuffer,
-        packer: Packer | None = None,
-    ) -> None:
+    def __init__(self, file: File, offset: int, previous: int, shapes: Shapes) -> None:
         self._file = file
         self._offset = offset
         self._previous = previous
-        self._memory = memory
-        self._packer = packer
+        self._shapes = shapes
         self._hash: Any = xxhash.xxh3_64(seed=previous)
-        self._flushed = 0
-        self._begin(layout.RECORD_BYTES)
-
-    def _begin(self, gap: int) -> None:
-        """Start to fill the buffer anew, after a gap that the header takes in the first piece."""
-        self._sink = pa.FixedSizeBufferWriter(self._memory.buffer)
-        self._start = gap
-        if gap:
-            self._sink.write(_ZEROS[:gap])
+        self._pieces: list[Piece] = []
+        self._length = 0  # of the payload so far
+        self._flushed = 0  # of that, what is in the file
 
     def add_bytes(self, kind: int, name: str, body: bytes) -> None:
         """Add a part that is already bytes."""
-        form = layout.FORM_SHORT
-        if self._packer is None:
-            form = layout.FORM_ALIGNED
-            self._make_room(name, len(body))
-        try:
-            self._open_part(kind, name, form)
-            self._sink.write(body)
-            self._close_part(len(body))
-        except OSError as error:
-            _check_overflow(error)
-            raise _TooLong from error
+        self._add(kind, name, layout.FORM_PLAIN, [body])
 
-    def add_batch(self, kind: int, name: str, batch: pa.RecordBatch) -> None:
-        """Add a record batch, as several parts when it is long."""
-        if self._packer is not None:
-            packed = self._packer.pack(kind, name, batch)
-            if packed is None:
-                self._add_stream(kind, name, batch)
-            else:
-                self.add_bytes(kind, name, packed)
+    def add_batch(self, kind: int, name: str, batch: Batch) -> None:
+        """Add a batch, as several parts when it is long; it must not change before the end."""
+        if isinstance(batch, PlainBatch):
+            self._add(kind, name, layout.FORM_PLAIN, batch.encode())
             return
-        for piece in pieces_of(batch):
-            self._add_piece(kind, name, piece)
-
-    def _add_piece(self, kind: int, name: str, batch: pa.RecordBatch) -> None:
-        # The size of an Arrow batch as IPC is close to, but not exactly, its own; a wrong guess
-        # is told by the sink before anything is lost, and answered with twice the room.
-        room = batch_room(batch)
-        while True:
-            self._make_room(name, room)
-            part = self._sink.tell()
-            try:
-                self._add_stream(kind, name, batch)
-            except _TooLong:
-                self._rewind(part)
-                room *= 2
-            else:
-                return
-
-    def _add_stream(self, kind: int, name: str, batch: pa.RecordBatch) -> None:
-        try:
-            self._open_part(kind, name, layout.FORM_ALIGNED)
-            body = self._sink.tell()
-            write_stream(self._sink, batch)
-            self._close_part(self._sink.tell() - body)
-        except OSError as error:
-            _check_overflow(error)
-            raise _TooLong from error
-
-    def _make_room(self, name: str, body_length: int) -> None:
-        """See that a part of this length fits: flush what is there, enlarge what is too small."""
-        need = part_room(name, body_length)
-        if self._sink.tell() + need <= self._memory.buffer.size:
+        shape = self._shapes.find((kind, name, batch.num_columns), batch)
+        if shape is None:
+            for piece in pieces_of(batch):
+                sink = pa.BufferOutputStream()
+                write_stream(sink, piece)
+                self._add(kind, name, layout.FORM_ALIGNED, [memoryview(sink.getvalue())])
             return
-        if self._sink.tell() > self._start:
-            self.flush()
-        if self._start + need > self._memory.buffer.size:
-            self._memory.reserve(self._start + need)
-            self._begin(self._start)
+        for first in range(0, max(1, batch.num_rows), PIECE_ROWS_MAX):
+            is_long = batch.num_rows > PIECE_ROWS_MAX
+            piece = batch.slice(first, PIECE_ROWS_MAX) if is_long else batch
+            self._add(kind, name, layout.FORM_PLAIN, PlainBatch.of(piece, shape).encode())
 
-    def _rewind(self, place: int) -> None:
-        """Forget what was written to the buffer after the place."""
-        kept = bytes(self._memory.view[:place])
-        self._sink = pa.FixedSizeBufferWriter(self._memory.buffer)
-        self._sink.write(kept)
+    def _add(self, kind: int, name: str, form: int, body: list[Piece]) -> None:
+        encoded, size = name.encode(), sum(map(size_of, body))
+        head = layout.PART_HEADER.pack(kind, len(encoded), form, size) + encoded
+        begin = layout.aligned(self._length + len(head), form)
+        end = layout.aligned(begin + size, form)
+        self._pieces.append(head + _ZEROS[: begin - self._length - len(head)])
+        self._pieces += body
+        self._pieces.append(_ZEROS[: end - begin - size])
+        self._length = end
+        if self._length - self._flushed > PIECE_BYTES_MAX:
+            self._flush()
 
-    def _open_part(self, kind: int, name: str, form: int) -> None:
-        encoded = name.encode()
-        self._part = self._sink.tell()
-        self._kind, self._form = kind, form
-        self._name_length = len(encoded)
-        body = self._part + layout.PART_HEADER.size + len(encoded)
-        gap = layout.aligned(body, form) - body
-        self._sink.write(bytes(layout.PART_HEADER.size) + encoded + _ZEROS[:gap])
+    def _take(self) -> list[Piece]:
+        """All pieces that wait, the short ones among them joined."""
+        found: list[Piece] = []
+        short: list[Piece] = []
+        for piece in self._pieces:
+            if size_of(piece) <= _JOINED_BYTES_MAX:
+                short.append(piece)
+            else:
+                found += (b"".join(short), piece)
+                short = []
+        found.append(b"".join(short))
+        self._pieces = []
+        return found
 
-    def _close_part(self, body_length: int) -> None:
-        end = self._sink.tell()
-        self._sink.write(_ZEROS[: layout.aligned(end, self._form) - end])
-        fields = (self._kind, self._name_length, self._form, body_length)
-        layout.PART_HEADER.pack_into(self._memory.view, self._part, *fields)
-
-    def flush(self) -> None:
-        """Write the piece in the buffer to the file, where the header leaves room for itself."""
-        end = self._sink.tell()
-        piece = self._memory.view[self._start : end]
-        self._hash.update(piece)
-        self._file.write(self._offset + layout.RECORD_BYTES + self._flushed, piece)
-        self._flushed += end - self._start
-        self._begin(0)
+    def _flush(self) -> None:
+        """Write what waits to the file, where the header leaves room for itself."""
+        pieces = self._take()
+        for piece in pieces:
+            self._hash.update(piece)
+        self._file.write(self._offset + layout.RECORD_BYTES + self._flushed, *pieces)
+        self._flushed = self._length
 
     def finish(self, epoch: int, time_us: int, durable: int) -> layout.FrameHeader:
         """Write the header and with it the frame; a short frame goes in this one call."""
-        if self._flushed and self._sink.tell():
-            self.flush()
-        self._fill()
-        end = self._sink.tell()
-        length = self._flushed + end - self._start
+        gap = _gap(self._length)
+        self._pieces.append(_ZEROS[:gap])
+        self._length += gap
+        if self._flushed:
+            self._flush()
+        pieces = self._take()
+        for piece in pieces:
+            self._hash.update(piece)
+        length = self._length
         covered = layout.frame_header(epoch, time_us, durable, length, self._previous)
-        self._hash.update(self._memory.view[self._start : end])
         self._hash.update(covered)
         checksum = self._hash.intdigest()
-        record = layout.sealed_frame_header(covered, checksum)
-        if self._flushed:
-            self._file.write(self._offset, record)
-        else:
-            self._memory.view[: layout.RECORD_BYTES] = record
-            self._file.write(self._offset, self._memory.view[:end])
+        self._file.write(self._offset, layout.sealed_frame_header(covered, checksum), *pieces)
         return layout.FrameHeader(epoch, time_us, durable, length, self._previous, checksum)
-
-    def _fill(self) -> None:
-        """End the payload at a multiple of 64."""
-        try:
-            self._sink.write(_ZEROS[: _gap(self._sink.tell())])
-        except OSError as error:
-            _check_overflow(error)
-            raise _TooLong from error
 
 
 def _gap(length: int) -> int:
@@ -241,7 +175,7 @@ def pieces_of(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield batch
         return
     bytes_per_row = max(1, batch.nbytes // batch.num_rows)
-    rows = int(max(1, min(_PIECE_ROWS_MAX, PIECE_BYTES_MAX // 4 // bytes_per_row)))
+    rows = int(max(1, min(PIECE_ROWS_MAX, PIECE_BYTES_MAX // 4 // bytes_per_row)))
     for first in range(0, batch.num_rows, rows):
         yield batch.slice(first, rows)
 
@@ -251,34 +185,10 @@ def batch_room(batch: pa.RecordBatch) -> int:
     return int(batch.nbytes + 2048 + 384 * batch.num_columns)
 
 
-def part_room(name: str, body_length: int) -> int:
-    """How many bytes a part takes with its header and its zeros."""
-    head = layout.PART_HEADER.size + 4 * len(name)
-    return layout.padded(head) + layout.padded(body_length)
-
-
-def commit_room(commit: Commit) -> int:
-    """About how many bytes a commit takes as a frame, when that is few; else the most of a piece.
-
-    With so much room in the buffer from the start, a short frame is written by one call.
-    """
-    parts = list(commit.changes.items())
-    if commit.results is not None:
-        parts.append(("", commit.results))
-    if commit.input is not None:
-        parts.append(("", commit.input))
-    for name, inlet in commit.inlets.items():
-        parts.extend((name, batch) for batch in batches_of(inlet.held))
-    rooms = (part_room(name, batch_room(batch)) for name, batch in parts)
-    meta = 4096 + 64 * (len(commit.changes) + len(commit.inlets))
-    return min(sum(rooms) + meta, PIECE_BYTES_MAX)
-
-
 def write_frame(
     file: File,
     place: Position,
-    memory: EncodeBuffer,
-    packer: Packer,
+    shapes: Shapes,
     commit: Commit,
     durable: int,
     slots: Mapping[str, int],
@@ -286,20 +196,17 @@ def write_frame(
     """Write a commit as the frame that begins at the place."""
     if place.checksum is None:
         raise InvariantError(f"the log's end in {file.path} has no checksum to chain to")
-    start = (file, place.offset, place.checksum, memory)
-    try:
-        return _write_parts(FrameWriter(*start, packer), commit, durable, slots)
-    except _TooLong:
-        memory.reserve(commit_room(commit))
-        return _write_parts(FrameWriter(*start), commit, durable, slots)
+    writer = FrameWriter(file, place.offset, place.checksum, shapes)
+    return _write_parts(writer, commit, durable, slots)
 
 
 def _write_parts(
     writer: FrameWriter, commit: Commit, durable: int, slots: Mapping[str, int]
 ) -> layout.FrameHeader:
     writer.add_bytes(layout.PART_META, "", encode_meta(commit, slots))
-    for table, batch in commit.changes.items():
-        writer.add_batch(layout.PART_CHANGES, table, batch)
+    for table, changes in commit.changes.items():
+        for batch in pieces_in(changes):
+            writer.add_batch(layout.PART_CHANGES, table, batch)
     if commit.results is not None:
         writer.add_batch(layout.PART_RESULTS, "", commit.results)
     if commit.input is not None:
@@ -313,7 +220,7 @@ def _write_parts(
 def encode_meta(commit: Commit, slots: Mapping[str, int]) -> bytes:
     """The JSON that describes a commit."""
     meta: dict[str, Any] = {
-        "rows": {table: batch.num_rows for table, batch in commit.changes.items()},
+        "rows": {table: rows_in(changes) for table, changes in commit.changes.items()},
         "slots": slots,
     }
     if commit.origin is not None:
@@ -358,6 +265,8 @@ class PayloadPart:
 
     def batch(self) -> pa.RecordBatch:
         """The record batch in this part; the arrays of a long one view the payload."""
+        if self.form == layout.FORM_PLAIN:
+            return decoded(self.body)
         if self.form == layout.FORM_SHORT:
             return unpack(self.body.to_pybytes())
         return batch_of(self.body)
@@ -395,7 +304,8 @@ def changes_in(
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
     """The changes in a payload, of all tables or of one, piece by piece with their tables.
 
-    They are as many as the meta says, and each slot is within its bounds.
+    A piece without "__alive" has new values of rows that are there. They are as many as the meta
+    says, and each slot is within its bounds.
     """
     left = dict(meta["rows"]) if only is None else {only: meta["rows"].get(only, 0)}
     for part in parts_of(payload):
@@ -423,7 +333,7 @@ def commit_of(header: layout.FrameHeader, payload: pa.Buffer) -> Commit:
         epoch=header.epoch,
         time_us=header.time_us,
         origin=None if origin is None else (origin[0], origin[1]),
-        changes={name: _joined(changes[name]) for name in sorted(changes)},
+        changes={name: _as_changes(changes[name]) for name in sorted(changes)},
         results=results_of(payload),
         inlets=inlets_of(payload, meta),
         input=_batch_of(payload, layout.PART_INPUT, ""),
@@ -437,6 +347,12 @@ def _batch_of(payload: pa.Buffer, kind: int, name: str) -> pa.RecordBatch | None
     parts = (part for part in parts_of(payload) if part.kind == kind and part.name == name)
     batches = [part.batch() for part in parts]
     return _joined(batches) if batches else None
+
+
+def _as_changes(pieces: list[pa.RecordBatch]) -> Changes:
+    """The pieces of a table's changes as one batch, where they have the same columns."""
+    is_one = all(piece.schema.equals(pieces[0].schema) for piece in pieces)
+    return _joined(pieces) if is_one else tuple(pieces)
 
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

@@ -16,10 +16,10 @@ from collections.abc import Mapping
 
 from headgate.durability import format as layout
 from headgate.durability.commit import Commit
+from headgate.durability.describing import Shapes
 from headgate.durability.format import Position
-from headgate.durability.frame import EncodeBuffer, write_frame
+from headgate.durability.frame import write_frame
 from headgate.durability.lineage import UNKNOWN, Lineage
-from headgate.durability.packing import Packer
 from headgate.durability.scan import FoundFrame
 from headgate.errors import InvariantError
 from headgate.io import Clock, Disk, File
@@ -44,8 +44,7 @@ class LogWriter:
         self._folder = folder
         self._clock = clock
         self._segment_bytes = segment_bytes
-        self._memory = EncodeBuffer()
-        self._packer = Packer()
+        self._shapes = Shapes()
         self._file: File | None = None
         self._is_done = False
         self.position = position
@@ -84,8 +83,7 @@ class LogWriter:
 
     def append(self, commit: Commit, durable: int, slots: Mapping[str, int]) -> Position:
         """Write a commit's frame, not yet synced, and return the place behind it."""
-        tools = (self._memory, self._packer)
-        header = write_frame(self.file(), self.position, *tools, commit, durable, slots)
+        header = write_frame(self.file(), self.position, self._shapes, commit, durable, slots)
         end = self.position.offset + layout.RECORD_BYTES + header.payload_length
         self.position = Position(commit.epoch, self.position.segment, end, header.checksum)
         return self.position

@@ -257,11 +257,17 @@ class StoreReader:
             raise layout.damage(self._snapshots, 0, what)
         return layout.BEGINNING
 
-    def results(self, first_epoch: int, last_epoch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """The recorded results of a range of published epochs, both ends included."""
+    def results(
+        self, first_epoch: int, last_epoch: int, held: Hold | None = None
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """The recorded results of a range of published epochs, both ends included.
+
+        What a hold keeps can be read until it is released, also when it is trimmed meanwhile.
+        """
         published = self.published()
+        held_from = self._held_from if held is None else held.first_epoch
         found = read_results(
-            self._disk, self.path, self._log, first_epoch, last_epoch, published, self._held_from
+            self._disk, self.path, self._log, first_epoch, last_epoch, published, held_from
         )
         return self._results(found)
 

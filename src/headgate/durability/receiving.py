@@ -10,12 +10,12 @@ file and offset, not by those gathered with it.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from headgate.durability.commit import SLOT
+from headgate.durability.commit import ALIVE, SLOT
 from headgate.durability.scan import FoundFrame
 from headgate.errors import InputError
 
@@ -38,6 +38,7 @@ class RowPlace(Protocol):
     def apply(self, batch: pa.RecordBatch, epochs: int | np.ndarray) -> None:
         """Take changes of an epoch, or of an epoch for each row: "__slot", "__alive" and columns.
 
+        Without "__alive" they are new values of rows that are there; ValueError when one is not.
         They come in the order of the epochs, no slot twice in a batch.
         """
         ...
@@ -83,29 +84,47 @@ _GATHERED_BYTES = 4 << 20
 
 
 class ShortChanges:
-    """The changes of one table on their way to its place."""
+    """The changes of one table on their way to its place.
+
+    Whole rows and new values of rows wait apart. The whole ones go first, so nothing may come to
+    them for a slot that has new values waiting.
+    """
 
     def __init__(self, place: RowPlace) -> None:
         self.place = place
-        self._waiting: list[tuple[FoundFrame, pa.RecordBatch]] = []
+        self._rows: list[_Waiting] = []
+        self._values: list[_Waiting] = []
+        self._valued: set[int] = set()  # slots
         self._bytes = 0
 
     def add(self, frame: FoundFrame, batch: pa.RecordBatch) -> None:
         """Take the changes of a frame, in the order of the frames."""
-        is_short = batch.num_rows <= SHORT_ROWS
-        if self._waiting and not (is_short and self._waiting[0][1].schema.equals(batch.schema)):
+        if batch.num_rows > SHORT_ROWS:
             self.flush()
-        self._waiting.append((frame, batch))
+            self._apply(frame, batch)
+            return
+        slots: list[int] = batch.column(SLOT).to_pylist()
+        is_update = ALIVE not in batch.schema.names
+        waiting = self._values if is_update else self._rows
+        is_other = bool(waiting) and not waiting[0].batch.schema.equals(batch.schema)
+        if is_other or (not is_update and not self._valued.isdisjoint(slots)):
+            self.flush()
+            waiting = self._values if is_update else self._rows
+        waiting.append(_Waiting(frame, batch))
+        if is_update:
+            self._valued.update(slots)
         self._bytes += frame.header.payload_length  # all of it stays in memory until then
-        if not is_short or self._bytes >= _GATHERED_BYTES:
+        if self._bytes >= _GATHERED_BYTES:
             self.flush()
 
     def flush(self) -> None:
         """Let everything taken so far be in its place."""
-        waiting, self._waiting, self._bytes = self._waiting, [], 0
-        if len(waiting) < 2 or not self._apply_together(waiting):
-            for frame, batch in waiting:
-                self._apply(frame, batch)
+        rows, values = self._rows, self._values
+        self._rows, self._values, self._valued, self._bytes = [], [], set(), 0
+        for waiting in (rows, values):
+            if len(waiting) < 2 or not self._apply_together(waiting):
+                for frame, batch in waiting:
+                    self._apply(frame, batch)
 
     def _apply(self, frame: FoundFrame, batch: pa.RecordBatch) -> None:
         with frame.decoding():
@@ -114,7 +133,7 @@ class ShortChanges:
             except InputError as error:  # a row that no one could have written
                 raise ValueError(str(error)) from error
 
-    def _apply_together(self, waiting: list[tuple[FoundFrame, pa.RecordBatch]]) -> bool:
+    def _apply_together(self, waiting: list[_Waiting]) -> bool:
         """Apply the last change of each slot; False when one of them is not as it should be."""
         batches = [batch for _, batch in waiting]
         epochs = np.array([frame.header.epoch for frame, _ in waiting], np.int64)
@@ -126,6 +145,11 @@ class ShortChanges:
         except Exception:  # whatever it is: one by one it comes again, with its place
             return False
         return True
+
+
+class _Waiting(NamedTuple):
+    frame: FoundFrame
+    batch: pa.RecordBatch
 
 
 def _last_of_each(slots: np.ndarray) -> np.ndarray:

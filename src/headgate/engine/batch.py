@@ -18,8 +18,11 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from headgate.durability import Commit, Inlet
+from headgate.durability.plain import PlainBatch
 from headgate.engine.arriving import arranger_of, in_commit_order, latest_time_us
-from headgate.engine.calls.keyed import keyed
+from headgate.engine.calls.few import FewCalls
+from headgate.engine.calls.keyed import keyed, keyed_few
+from headgate.engine.calls.values import FewEvents
 from headgate.engine.declaring.declarations import DeclaredStreams
 from headgate.engine.events import carried_kinds, with_nulls
 from headgate.engine.journal import EngineLock, Guard, Journal
@@ -28,7 +31,15 @@ from headgate.engine.metrics import Meter, StreamMetrics
 from headgate.engine.origins import Applied, Caller, Origins
 from headgate.engine.reading import ahead_of_readers
 from headgate.engine.rerun import Border, check_same_results, is_code_changed, read_terms
-from headgate.engine.results import build_results, event_rows, results_arrow, with_epoch
+from headgate.engine.results import (
+    Result,
+    as_results,
+    build_results,
+    event_rows,
+    results_arrow,
+    with_epoch,
+)
+from headgate.engine.straight import Plain, StraightBatch, StraightPath, straight_of
 from headgate.engine.stream import Idle, Streams, check_flush, latest_seen_us
 from headgate.engine.terms import Origin, Terms
 from headgate.execution.program import Program
@@ -38,6 +49,8 @@ from headgate.parallel.figures import Figures
 from headgate.state.spaces import EventRows
 from headgate.transactions import Transaction
 
+NO_BORDER = Border()
+
 
 class Processed(NamedTuple):
     """A batch that ran and is in the log, and is not yet known to be durable."""
@@ -45,6 +58,13 @@ class Processed(NamedTuple):
     results: pa.Table
     epoch: int
     rows: EventRows  # the event row that each result is of
+
+
+class Called(NamedTuple):
+    """Calls that ran as one epoch, which is in the log and not yet known to be durable."""
+
+    epoch: int
+    results: Callable[[], list[Result]]  # in the order in which they were handed in
 
 
 class Batches:
@@ -76,6 +96,7 @@ class Batches:
         self.origins: Origins = Origins(memory, journal)
         self.idle: Idle = Idle(self.flush, clock)
         self.executors: dict[tuple[Any, ...], Executor] = {}
+        self._few: dict[Transaction, FewCalls] = {}
 
     # --- what comes in ------------------------------------------------------------------------
 
@@ -103,24 +124,29 @@ class Batches:
     def apply_pipelined(self, terms: Terms, events: pa.Table, batch_size: int) -> pa.Table:
         """One batch after another; the log of one is written while the next one runs."""
         terms = self.carrying(terms, events.schema)
-        parts, before, epoch = [], None, 0
+        parts, epoch = [], 0
         self.streams.note(terms, terms.inlet_name(None))
         for first in range(0, events.num_rows, batch_size):
+            self._journal.await_room()  # no further ahead of the disk than a few epochs
             with self._lock, self._guard.running():
                 batch = events.slice(first, batch_size)
                 results, epoch, _ = self.process(terms, batch, later=True)
             parts.append(results)
-            if before is not None:
-                self.await_durable(terms, before)  # no further ahead of the disk than this
-            before = epoch
-        self._guard.wait(epoch)
+        self.await_durable(terms, epoch)
         return pa.concat_tables(parts)
 
-    def run_calls(self, terms: Terms, events: pa.Table) -> Processed:
+    def run_calls(self, terms: Terms, events: pa.Table | FewEvents) -> Called:
         """Run the events of calls as one batch, up to the sync."""
         with self._lock, self._guard.running():
             self.streams.note(terms, terms.inlet_name(None))
-            return self.process(terms, events)
+            if isinstance(events, FewEvents):
+                few = self._few_calls(terms)
+                if few.is_able and not self._logs_input:
+                    with few:
+                        return self._run_few(terms, few, events)
+                events = events.table(terms.route.transactions[0])
+            results, epoch, rows = self.process(terms, events)
+            return Called(epoch, lambda: _by_event(results, rows))
 
     def flush(
         self, terms: Terms, inlet: str, is_due: Callable[[], bool] = lambda: True
@@ -189,6 +215,11 @@ class Batches:
         """
         executor, meter = self.executor(terms.route.transactions, terms.updates), self._meter(terms)
         program, inlet, began = executor.program, terms.inlet_name(origin), self._now()
+        if flushed is None and inlet not in self._memory.inlets and not self._logs_input:
+            path = straight_of(terms, executor)
+            plain = path.take(events) if path is not None else None
+            if path is not None and plain is not None:
+                return self._process_plain(path, plain, terms, origin, began, later=later)
         arranged = arranger_of(terms, program).arrange(events, self._memory.inlets.get(inlet))
         inlets = dict(flushed or {})
         if arranged.state is not None:
@@ -215,10 +246,49 @@ class Batches:
                 self.idle.note(terms, inlet, self._memory.inlets)
         return Processed(results, epoch, rows)
 
+    def _process_plain(
+        self,
+        path: StraightPath,
+        plain: Plain,
+        terms: Terms,
+        origin: Origin | None,
+        began: float,
+        *,
+        later: bool,
+    ) -> Processed:
+        """The same for a batch that goes the straight path."""
+        meter, inlet = self._meter(terms), terms.inlet_name(origin)
+        ordered, epoch = self._now(), self._memory.epoch + 1
+        with self._guard.all_or_stopped():
+            ran = path.run(plain, epoch, is_logged=self._journal.store is not None)
+            executed = self._now()
+            self._commit(ran, ran.logged, origin, {}, NO_BORDER, {}, meter, later=later)
+        meter.note_batch(ran.tally, plain.latest, (began, ordered, executed))
+        self.origins.note(origin, ran.batch, ran.tally, epoch, meter.name, inlet)
+        self.idle.note(terms, inlet, self._memory.inlets)
+        return Processed(ran.results, epoch, path.rows(ran.results.num_rows))
+
+    @ahead_of_readers
+    def _run_few(self, terms: Terms, few: FewCalls, events: FewEvents) -> Called:
+        """The same for few calls, which need no order: no column of them is made an Arrow array."""
+        meter, began = self._meter(terms), self._now()
+        few.put(events.rows)
+        ordered, epoch = self._now(), self._memory.epoch + 1
+        with self._guard.all_or_stopped():
+            execution, answers = few.run(len(events.rows), epoch)
+            known = self._memory.calls.note(keyed_few(events.keys, answers.results))
+            executed = self._now()
+            logged = answers if self._journal.store is None else answers.logged()
+            self._commit(execution, logged, None, {}, NO_BORDER, known, meter, later=False)
+        tally = answers.tally()
+        meter.note_batch(tally, None, (began, ordered, executed))
+        self.origins.note(None, answers, tally, epoch, meter.name, terms.inlet_name(None))
+        return Called(epoch, answers.results)
+
     def _commit(
         self,
-        execution: Execution,
-        batch: pa.RecordBatch,
+        execution: Execution | StraightBatch,
+        batch: pa.RecordBatch | PlainBatch,
         origin: Origin | None,
         inlets: Mapping[str, Inlet],
         border: Border,
@@ -228,19 +298,18 @@ class Batches:
         later: bool,
     ) -> None:
         """Append the epoch to the log and make it the engine's own."""
-        memory, changes = self._memory, {}
+        memory, gathered = self._memory, None
         if self._journal.store is not None and not self._is_rerunning:
             is_input = border.input is not None
             if not is_input:
-                changed = execution.changed.items()
-                changes = {name: memory.changes(name, slots) for name, slots in changed}
+                gathered = memory.gathered(execution.changed, execution.written)
             commit = Commit(
                 memory.epoch + 1, self.clock.time_us(), origin,
-                {} if is_input else memory.storages.to_files({**changes, **known}), batch, inlets,
+                {**memory.filed(gathered), **known} if gathered is not None else {}, batch, inlets,
                 border.input, border.fingerprint, memory.used_slots() if is_input else {},
             )  # fmt: skip
             self._journal.append(commit, later=later, meter=meter)
-        memory.advance(origin, inlets, execution.changed, changes)
+        memory.advance(origin, inlets, execution.changed, gathered)
         if not self._is_rerunning:
             images = memory.images if self._logs_input else None
             self._journal.snapshot_when_due(memory.epoch, images)
@@ -286,9 +355,24 @@ class Batches:
             self.executors[key] = Executor(program, self.clock)
         return self.executors[key]
 
+    def _few_calls(self, terms: Terms) -> FewCalls:
+        """Who runs few calls of a transaction, made once."""
+        transaction = terms.route.transactions[0]
+        found = self._few.get(transaction)
+        if found is None:
+            executor = self.executor((transaction,), terms.updates)
+            found = self._few[transaction] = FewCalls(transaction, executor, terms)
+        return found
+
     def _border(self, events: pa.Table, terms: Terms, is_flush: bool) -> Border:
         """What weak recovery logs of a batch; a flush is logged by what it changes."""
         return Border.of(events, terms) if self._logs_input and not is_flush else Border()
 
     def _meter(self, terms: Terms) -> Meter:
         return self.streams.meter(terms)
+
+
+def _by_event(results: pa.Table, rows: EventRows) -> list[Result]:
+    """Each result in the place of its event."""
+    found: dict[int, Result] = dict(zip(rows.tolist(), as_results(results), strict=True))
+    return [found[row] for row in range(len(found))]

@@ -65,7 +65,9 @@ def _as_table(
             raise InputError(f"{where}: a streaming frame goes through writeStream.foreachBatch")
         return data.toArrow()
     if type(data).__module__.split(".")[0] == "pandas" and hasattr(data, "columns"):
-        return _from_pandas(data, schema, where)
+        table = _from_pandas(data, schema, where)
+        _refuse_lost(len(data), table, where)
+        return table
     is_column = type(data).__name__ == "Series"  # of pandas or Polars: it has no columns
     if hasattr(data, "__arrow_c_stream__") and not is_column:
         return pa.table(data)
@@ -77,7 +79,15 @@ def _as_table(
     if items and all(isinstance(item, pa.Table) for item in items):
         return pa.concat_tables(items)
     _refuse_others(items, where)
-    return complete(from_dicts(items, schema, where, absent))
+    table = complete(from_dicts(items, schema, where, absent))
+    _refuse_lost(len(items), table, where)
+    return table
+
+
+def _refuse_lost(count: int, table: pa.Table, where: str) -> None:
+    """Refuse rows of no columns: an Arrow table does not know how many there are."""
+    if count and not table.num_columns:
+        raise InputError(f"{where}: {count} of them have no column at all")
 
 
 def _refuse_others(items: Iterable[Any], where: str) -> None:

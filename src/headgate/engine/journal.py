@@ -2,8 +2,9 @@
 
 Epochs reach the log in one order, whoever writes them: each waits until the one before it is there.
 Who waits for an epoch to be durable waits for its record first, which may still be handed from
-thread to thread. A failure reaches all of them, and the guard, at once. Without a store everything
-is at once as durable as it will ever be.
+thread to thread. A run of many batches is a few epochs ahead of the disk, never more: the writing
+thread writes what waits and syncs it together. A failure reaches all of them, and the guard, at
+once. Without a store everything is at once as durable as it will ever be.
 
 An engine never carries on over doubt, and it belongs to the process that opened it. In a child that
 was forked from that process it is stopped from the first moment, before any lock is asked for: a
@@ -33,6 +34,8 @@ from headgate.io import Clock, Disk, RealClock
 STORE_LOG = logging.getLogger("headgate.store")
 ENGINE_LOG = logging.getLogger("headgate.engine")
 CLOSED = "it was closed"
+FRAMES_AHEAD_MAX = 8  # epochs that a run may be ahead of the disk
+FRAMES_TOGETHER = 4  # so many are synced together, though more may wait
 SNAPSHOT_LOG_BYTES = 256 << 20  # recovery replays at most about this much log
 
 
@@ -53,6 +56,10 @@ class Journal:
         self._changed = threading.Condition()
         self._appended = 0  # the last epoch whose record is in the log
         self._failure: BaseException | None = None  # of a record: no later one follows it
+        self._waiting = 0  # records that were handed to the writing thread
+        self._written = 0  # records that it has written and not synced
+        self._tell: Callable[[str], None] = _nobody
+        self._publish: Callable[[int], None] = _nobody
 
     @classmethod
     def open(
@@ -93,8 +100,13 @@ class Journal:
 
     def when_stopped(self, tell: Callable[[str], None]) -> None:
         """Whom to tell, in whatever thread it happens, that the store goes on no more."""
+        self._tell = tell
         if self.store is not None:
             self.store.on_stop = tell
+
+    def when_durable(self, publish: Callable[[int], None]) -> None:
+        """Whom to tell, in the writing thread, what became durable while no one waited for it."""
+        self._publish = publish
 
     def append(self, commit: Commit, *, later: bool, meter: Meter | None = None) -> None:
         """Write a log record here, or in the writing thread when `later`; the meter counts it.
@@ -108,7 +120,16 @@ class Journal:
             return
         if self._writers is None:
             self._writers = ThreadPoolExecutor(1, thread_name_prefix="headgate-log")
+        with self._changed:
+            self._waiting += 1
         self._writers.submit(self._write_behind, self.store, commit, meter)
+
+    def await_room(self) -> None:
+        """Return when another record may be handed to the writing thread, or none will be."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._waiting + self._written < FRAMES_AHEAD_MAX or self._failure
+            )
 
     def _write(self, store: Store, commit: Commit, meter: Meter | None) -> None:
         """Append the record behind the one before it; what fails, fails for all who wait."""
@@ -132,18 +153,29 @@ class Journal:
             meter.log_bytes += size
 
     def _write_behind(self, store: Store, commit: Commit, meter: Meter | None) -> None:
-        """As `_write`, and sync: no one may be there yet to ask for it."""
+        """As `_write`, and sync, unless another waits: no one may be there yet to ask for it."""
         try:
             self._write(store, commit, meter)
-            store.wait(commit.epoch)
+            with self._changed:
+                self._waiting -= 1
+                self._written += 1
+                others = self._waiting if self._written < FRAMES_TOGETHER else 0
+            if not others:
+                store.wait(commit.epoch)
+                self._publish(commit.epoch)
+                with self._changed:
+                    self._written = 0
+                    self._changed.notify_all()
         except BaseException as error:  # told to whoever waits; this thread has no caller
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
         with self._changed:
-            if self._failure is None:
-                self._failure = error
+            is_first = self._failure is None
+            self._failure = self._failure or error
             self._changed.notify_all()
+        if is_first:
+            self._tell(f"the log could not be written ({describe(error)})")
 
     def _await_appended(self, store: Store, epoch: int) -> None:
         """Return when the epoch's record is in the log; an error when it never will be."""
@@ -280,6 +312,7 @@ class Guard:
         self.leave: Callable[[], None] = _nobody  # this is a child: what was read is not ours
         self._stopping = _Stopping(self)
         journal.when_stopped(self.stop)
+        journal.when_durable(self._show)
         _guards.add(self)
 
     def check(self) -> None:
@@ -309,6 +342,9 @@ class Guard:
             if not is_wanted:
                 ENGINE_LOG.error("the engine is stopped: %s; open it again", reason)
         self.hide()
+
+    def _show(self, epoch: int) -> None:
+        self.publish(epoch)
 
     def running(self) -> AbstractContextManager[None]:
         """For `with`, where the engine must go on for what follows."""

@@ -72,6 +72,7 @@ class Loading:
             commit = Commit(memory.epoch + 1, self._clock.time_us(), changes=changes)
             self._journal.append(commit, later=False)
         memory.advance(None, {}, {name: np.arange(slots.start, slots.stop)})
+        rows.created = []  # to the next batch they are rows that were there
         self._guard.wait(memory.epoch)
 
 

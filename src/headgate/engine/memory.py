@@ -16,9 +16,12 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.durability import ALIVE, SLOT, Commit, Inlet, Recovered
+from headgate.durability.commit import Changes, pieces_in
+from headgate.durability.plain import PlainBatch
 from headgate.durability.receiving import Forgotten
 from headgate.engine.calls.keyed import TABLE as CALLS
 from headgate.engine.calls.keyed import KeyedCalls
+from headgate.engine.changes import ALL_COLUMNS, ChangedRows, Written
 from headgate.engine.terms import Origin
 from headgate.query.replica import Replica
 from headgate.state.columns import to_arrow
@@ -42,6 +45,9 @@ class Memory:
         self.epoch = 0
         self.pool = StringPool()
         self.rows = {name: TableRows(table, self.pool) for name, table in tables.items()}
+        self._changes = {
+            name: ChangedRows(rows, storages[name]) for name, rows in self.rows.items()
+        }
         self.replica = Replica(self, tables)
         self.restoring = Restoring(self.rows, storages)
         self.calls = KeyedCalls()
@@ -75,30 +81,41 @@ class Memory:
 
     def apply(self, commit: Commit) -> None:
         """Put the changed rows of a logged epoch in their place."""
-        named = {self.storages.declared(stored): one for stored, one in commit.changes.items()}
-        self.calls.restore(named.pop(CALLS, None))
-        tables = {name: changes for name, changes in named.items() if name is not None}
-        for name, changes in tables.items():
-            slots = changes.column(SLOT).to_numpy()
-            alive = changes.column(ALIVE).to_numpy(zero_copy_only=False)
-            given = self.storages[name].from_files(changes, self.rows[name].table.schema)
-            self.rows[name].patch(slots, alive, given, commit.epoch)
-        changed = {name: batch.column(SLOT).to_numpy() for name, batch in tables.items()}
-        self.advance(commit.origin, commit.inlets, changed)
+        changed: dict[str, list[Slots]] = {}
+        for stored, changes in commit.changes.items():
+            name = self.storages.declared(stored)
+            for given in pieces_in(changes) if name is not None else ():
+                batch = given.arrow() if isinstance(given, PlainBatch) else given
+                if name == CALLS:
+                    self.calls.restore(batch)
+                elif name is not None:
+                    changed.setdefault(name, []).append(self._patch(name, batch, commit.epoch))
+        together = {name: np.concatenate(slots) for name, slots in changed.items()}
+        self.advance(commit.origin, commit.inlets, together)
+
+    def _patch(self, name: str, batch: pa.RecordBatch, epoch: int) -> Slots:
+        rows, storage = self.rows[name], self.storages[name]
+        slots: Slots = batch.column(SLOT).to_numpy()
+        if ALIVE not in batch.schema.names:
+            rows.put_values(slots, new_values(rows, storage, batch), epoch)
+        else:
+            alive = batch.column(ALIVE).to_numpy(zero_copy_only=False)
+            rows.patch(slots, alive, storage.from_files(batch, rows.table.schema), epoch)
+        return slots
 
     def advance(
         self,
         origin: Origin | None,
         inlets: Mapping[str, Inlet],
         changed: Mapping[str, Slots],
-        logged: Mapping[str, pa.RecordBatch] | None = None,
+        gathered: Mapping[str, tuple[PlainBatch, ...]] | None = None,
     ) -> None:
-        """Go to the next epoch, whose rows are already changed; `logged` is them in the log."""
+        """Go to the next epoch, whose rows are already changed; `gathered` is a copy of them."""
         self.epoch += 1
         if origin is not None:
             self.origins[origin[0]] = (origin[1], self.epoch)
         self.inlets.update(inlets)
-        self.replica.note(self.epoch, changed, logged or {})
+        self.replica.note(self.epoch, changed, gathered or {})
         self._compact_pool()
 
     def keep_results(self, batch: pa.RecordBatch) -> None:
@@ -133,8 +150,24 @@ class Memory:
         seen = self.origins.get(origin[0])
         return seen is not None and origin[1] <= seen[0]
 
+    def gathered(
+        self, changed: Mapping[str, Slots], written: Written = ALL_COLUMNS
+    ) -> dict[str, tuple[PlainBatch, ...]]:
+        """What a batch changed, as the replica takes it; of the tables not named all columns."""
+        return {
+            name: self._changes[name].gathered(slots, written.get(name))
+            for name, slots in changed.items()
+        }
+
+    def filed(self, gathered: Mapping[str, tuple[PlainBatch, ...]]) -> dict[str, Changes]:
+        """The same as the log takes it, by the names that the files have."""
+        return {
+            self.storages[name].name: self._changes[name].filed(pieces)
+            for name, pieces in gathered.items()
+        }
+
     def changes(self, name: str, slots: Slots) -> pa.RecordBatch:
-        """The changed rows of a table as the log takes them."""
+        """The rows in these slots whole, with those that are not there."""
         rows = self.rows[name]
         alive, columns = rows.gather(slots)
         arrays = [pa.array(slots), pa.array(alive)]
@@ -169,6 +202,19 @@ def _image(rows: TableRows, storages: Storages) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays(arrays, names=names)
 
 
+def new_values(rows: TableRows, storage: Storage, batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    """The columns of a batch that the table has now, in their declared types."""
+    given, found = set(batch.schema.names), {}
+    for column in rows.table.schema:
+        stored = storage.column(column.name)
+        if stored in given:
+            array = batch.column(stored)
+            if array.null_count or array.type != column.type.arrow:
+                array = storage.from_files(batch, [column]).column(column.name)
+            found[column.name] = array
+    return found
+
+
 class RowsPlace:
     """The rows of one table while recovery fills them."""
 
@@ -189,6 +235,11 @@ class RowsPlace:
             self._rows.put(slots, given, epoch)
 
     def apply(self, batch: pa.RecordBatch, epochs: int | np.ndarray) -> None:
+        if ALIVE not in batch.schema.names:
+            slots = batch.column(SLOT).to_numpy()
+            values = new_values(self._rows, self._storage, batch)
+            self._rows.put_values(slots, values, epochs)
+            return
         alive = batch.column(ALIVE).to_numpy(zero_copy_only=False)
         slots = batch.column(SLOT).to_numpy()
         given = self._storage.from_files(batch, self._rows.table.schema)

@@ -13,6 +13,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import pyarrow as pa
 
 from headgate.durability import StoreReader
+from headgate.engine.calls.answers import made
 from headgate.engine.declaring.declarations import read_table as declared_table
 from headgate.engine.journal import EngineLock, Guard, Journal
 from headgate.engine.memory import Memory
@@ -101,7 +102,8 @@ class Reading:
         if any(name.lower() == RESULTS for name in tables) or not named_in(query, [RESULTS]):
             return tables
         if self._journal.store is None:
-            kept = [one for one in tuple(self._recent_results) if one[0] <= epoch]
+            recent = tuple(self._recent_results)
+            kept = [(number, made(batch)) for number, batch in recent if number <= epoch]
             return {**tables, RESULTS: unite_results({}, kept)}
         with self._held(epoch) as reader:
             return {**tables, RESULTS: read_results(reader, epoch)}

@@ -21,7 +21,7 @@ from headgate.kernels.codes import encode_reasons
 from headgate.state.columns import to_arrow
 from headgate.state.display import text
 from headgate.state.fitting import conform, one_array
-from headgate.state.layout import HEADER_ALIVE, Layout
+from headgate.state.layout import HEADER_ALIVE, WORD_BYTES, Layout
 from headgate.state.rows import stored_column
 from headgate.state.schema import Schema
 from headgate.state.spaces import EventRows, Words
@@ -32,7 +32,7 @@ _GIVING_WAY = frozenset(("items", "values", "get"))  # methods of `Result`
 _FEW = 8
 _INDEX_TYPES = {"b": pa.int8(), "i": pa.int32()}
 FIRST_COLUMNS = "epoch bigint, position bigint, transaction string, outcome string, reason string"
-_OUTCOMES = pa.array(OUTCOMES, pa.string())
+OUTCOME_WORDS = pa.array(OUTCOMES, pa.string())
 
 
 def results_schema(terms: Terms) -> Schema:
@@ -140,22 +140,22 @@ def _outcomes(arranged: Arranged, execution: Execution) -> pa.Array:
     outcome = execution.outcome
     if len(arranged.aside):
         outcome = np.concatenate([outcome, arranged.aside_outcome])
-    return _dictionary(outcome, _OUTCOMES, None)
+    return _dictionary(outcome, OUTCOME_WORDS, None)
 
 
 def _reasons(arranged: Arranged, execution: Execution, program: Program) -> tuple[pa.Array, Tally]:
     """The reasons as a dictionary of the few texts that occur, null where there is none; and how
     often each outcome and reason does."""
     ran, total = len(arranged.order), len(arranged.order) + len(arranged.aside)
-    indices = np.empty(total, np.int32)
+    indices = np.zeros(total, np.int32)
     valid = np.zeros(-(-total // 8), np.uint8)
-    codes, counts = encode_reasons(execution.outcome, execution.reason, indices, valid)
+    aborted = np.flatnonzero(execution.outcome)
+    codes, counts = encode_reasons(aborted, execution.reason, indices, valid)
     texts = [program.reason_text(code) for code in codes]
-    places: dict[str, int] = {}
-    # Two codes may stand for one text: a fixed reason, and an abort in the same words.
-    remap = np.array([places.setdefault(text, len(places)) for text in texts], np.int32)
-    if len(places) < len(texts):
-        indices[:ran] = remap[indices[:ran]]
+    words, remap = reason_words(program, codes)
+    places = {text: place for place, text in enumerate(words)}
+    if len(words) < len(texts):
+        indices[aborted] = np.array(remap, np.int32)[indices[aborted]]
     for place, reason in enumerate(arranged.aside_reason, start=ran):
         indices[place] = places.setdefault(reason, len(places))
         valid[place // 8] |= 1 << (place % 8)
@@ -163,6 +163,16 @@ def _reasons(arranged: Arranged, execution: Execution, program: Program) -> tupl
     array = pa.Array.from_buffers(pa.int32(), total, numbers)
     words = pa.DictionaryArray.from_arrays(array, pa.array(list(places), pa.string()), safe=False)
     return words, _tally(ran, zip(texts, counts, strict=True), arranged)
+
+
+def reason_words(program: Program, codes: Iterable[int]) -> tuple[list[str], list[int]]:
+    """The distinct texts behind codes, and for each code which of them it is.
+
+    Two codes may stand for one text: a fixed reason, and an abort in the same words.
+    """
+    places: dict[str, int] = {}
+    numbers = [places.setdefault(program.reason_text(code), len(places)) for code in codes]
+    return list(places), numbers
 
 
 def _tally(ran: int, aborted: Iterable[tuple[str, int]], arranged: Arranged) -> Tally:
@@ -180,23 +190,23 @@ def _tally(ran: int, aborted: Iterable[tuple[str, int]], arranged: Arranged) -> 
 
 def _order_columns(terms: Terms, arranged: Arranged) -> dict[str, pa.Array]:
     found = {}
-    rows = None if arranged.is_whole else pa.array(event_rows(arranged))
+    rows = pa.array(event_rows(arranged)) if terms.order_by else None
     for column in terms.order_by:
         given = arranged.events.column(column.name)
-        if arranged.is_whole and given.type == column.type.arrow:  # and none was out of range
-            found[column.name] = one_array(given)
-            continue
-        array = conform(given, column.type, f"events: column {column.name!r}")
-        found[column.name] = array if rows is None else array.take(rows)
+        is_fitting = arranged.is_whole and given.type == column.type.arrow  # and within its range
+        where = f"events: column {column.name!r}"
+        array = one_array(given) if is_fitting else conform(given, column.type, where)
+        # Taken also where all are, in their order: what came in is the caller's, and may change.
+        found[column.name] = array.take(rows)
     return found
 
 
 def _carried_columns(terms: Terms, arranged: Arranged) -> dict[str, pa.Array]:
     found = {}
-    rows = None if arranged.is_whole or not terms.carried else pa.array(event_rows(arranged))
+    rows = pa.array(event_rows(arranged)) if terms.carried else None
     for name, kind in terms.carried:
         array = carried_array(arranged.events.column(name), kind, name)
-        found[name] = array if rows is None else array.take(rows)
+        found[name] = array.take(rows)
     return found
 
 
@@ -228,8 +238,11 @@ def _output_values(work: Work, column: Column) -> np.ndarray | None:
     output = work.signature.output
     if work.out is None or work.out_layout is None or output is None or column.name not in output:
         return None
-    records = work.out.reshape(-1).view(work.out_layout.dtype)
-    return np.ascontiguousarray(records[column.name])
+    field = work.out_layout.field(column.name)
+    word, place = divmod(field.offset, WORD_BYTES)
+    size = np.dtype(field.format).itemsize
+    values = work.out[word].view(field.format)[place // size :: WORD_BYTES // size]
+    return np.ascontiguousarray(values)
 
 
 def as_results(results: pa.Table) -> list[Result]:

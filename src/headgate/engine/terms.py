@@ -133,6 +133,9 @@ class Terms:
     # Who applies these terms for a program, made once (arriving.py).
     arrangers: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
+    # The short way of plain batches, by who runs them, made once (straight.py).
+    straight: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
+
     # These terms with the types of what it carries, by the types of events that came.
     carrying: dict[tuple[pa.DataType | None, ...], Terms] = field(
         default_factory=dict, init=False, compare=False, repr=False

@@ -220,7 +220,10 @@ class Interpreter:
                 self._create(access, slot)
         try:
             with decimal.localcontext(EXACT), watched() as made:
-                answer = self.function(*self._arguments(work, event_row, position, slots))
+                record = None if work.out is None else np.zeros(len(work.out), np.int64)
+                answer = self.function(*self._arguments(work, event_row, record, slots))
+                if record is not None:
+                    work.out[:, position] = record
                 reason = verdict(answer, made)
                 if reason is not None:
                     return reason
@@ -231,7 +234,7 @@ class Interpreter:
         except Exception as error:
             return error_reason(error)
 
-    def _arguments(self, work: Any, row: int, position: int, slots: list[Any]) -> list[Any]:
+    def _arguments(self, work: Any, row: int, record: Any, slots: list[Any]) -> list[Any]:
         found = iter(slots)
         arguments: list[Any] = []
         for parameter in self.signature.parameters:
@@ -240,7 +243,6 @@ class Interpreter:
                 arguments.append(EventView(self.signature.event, work.columns, row, self.pool))
             elif isinstance(role, OutputColumns):
                 label = f"the output of {self.signature.name!r}"
-                record = work.out[position]
                 arguments.append(RecordView(record, work.out_layout, self.pool, label))
             else:
                 views = [self._view(role, slot) for slot in next(found)]

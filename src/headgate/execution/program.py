@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +21,8 @@ from headgate.execution.interpreter import Interpreter
 from headgate.execution.run import Work
 from headgate.execution.spans import spans_of
 from headgate.kernels.building import Kernel, build_kernel, compile_first, literal_texts
-from headgate.kernels.generating import is_found_late, written
+from headgate.kernels.generating import written
+from headgate.kernels.generating_look_ups import is_found_late
 from headgate.state.integrity import constraints_on
 from headgate.state.rows import TableRows
 from headgate.state.spaces import Slots
@@ -77,6 +79,26 @@ class Program:
             names = ", ".join(signature.name for signature in compiled)
             raise DeclarationError(f"transactions {names}: {describe_error(error)}") from error
 
+    @cached_property
+    def written(self) -> Mapping[str, tuple[str, ...]]:
+        """By table: the columns that its rows may get other values in, where not all may.
+
+        Not where the functions are not compiled, which may set columns by any means, nor where a
+        row may go and come again within a batch, with the defaults in all columns.
+        """
+        found = {}
+        for table in self.declared:
+            mine = [one for one in self.signatures if table in written(one)]
+            accesses = [access for one in mine for access in one.accesses if access.table == table]
+            may_return = any(access.create for access in accesses) and any(
+                one.effects.may_delete for one in mine
+            )
+            if mine and all(one.compiled for one in mine) and not may_return:
+                names = frozenset().union(*(one.effects.stored for one in mine))
+                columns = [name for name in table.schema.names if name not in table.key]
+                found[table.name] = tuple(name for name in columns if name in names)
+        return found
+
     @property
     def compiled_kernel(self) -> Kernel:
         """The kernel of a program that has compiled transactions."""
@@ -106,6 +128,13 @@ class Program:
                         work.slots[place] = self._scratch_slots(work, place)
                     else:
                         work.slots[place] = self._find(work, place)
+
+    def find_all(self, work: Work) -> None:
+        """Find the slots of every access now, those too that the kernel would look up itself."""
+        events = len(work.skip)
+        work.spans = [spans_of(access, work.columns, events) for access in work.signature.accesses]
+        work.slots = [self._find(work, place) for place in range(len(work.spans))]
+        work.after = [None] * len(work.spans)
 
     def _scratch_slots(self, work: Work, place: int) -> Slots:
         """Room for the slots that the kernel will find, used again by the next batch."""
@@ -139,6 +168,10 @@ class Program:
             if code < 0 or found in self._literals:
                 self._reasons[code] = found
         return found
+
+    def is_fixed(self, code: int) -> bool:
+        """Whether a reason is the same text as long as the program lives."""
+        return code < 0 or self.reason_text(code) in self._literals
 
     @property
     def fixed_reasons(self) -> tuple[str, ...]:

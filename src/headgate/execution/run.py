@@ -43,7 +43,7 @@ class Work:
     skip: np.ndarray  # by event row: 1 where the event is not for this transaction
     spans: list[Spans] = field(default_factory=list)  # by access: whose slots are whose
     slots: list[Slots] = field(default_factory=list)  # by access
-    out: np.ndarray | None = None
+    out: np.ndarray | None = None  # words of the output x positions
     out_layout: Layout | None = None
     after: list[np.ndarray | None] = field(default_factory=list)  # by access, see Run._make_after
     changes: list[tuple[str, int]] = field(default_factory=list)  # of interpreted events
@@ -80,6 +80,9 @@ class Run:
         self.epoch = epoch
         self.outcome = np.empty(len(order), np.int8)
         self.reason = np.empty(len(order), np.int64)
+        self.aborted = np.empty(
+            len(order) + 1, np.int64
+        )  # positions, as the serial loop finds them
         names = program.kernel.tables if program.kernel is not None else ()
         self.table_names = [table.name for table in names]
         self.counts = np.zeros(2 * len(names) + 1, np.int64)
@@ -99,7 +102,7 @@ class Run:
         work.out_layout = work.signature.out_layout
         if work.out_layout is not None:
             make = np.empty if work.signature.compiled else np.zeros  # the kernel clears as it goes
-            work.out = make((len(self.order), work.out_layout.words), np.int64)
+            work.out = make((work.out_layout.words, len(self.order)), np.int64)
 
     def _make_after(self, work: Work) -> None:
         """Room for the rows of every event as it leaves them, laid out as the slots are."""
@@ -118,6 +121,7 @@ class Run:
         arrays: dict[str, Any] = {
             "order": self.order, "route": self.route, "reason": self.reason,
             "progress": self.progress, "counts": self.counts, "undo": self._undo(),
+            "aborted": self.aborted, "aborted_count": 0,
             "epoch": self.epoch, "count": len(self.order), "table_count": len(self.table_names),
         }  # fmt: skip
         place = 0
@@ -141,7 +145,7 @@ class Run:
             room = self.touched(name)
             arrays[f"changed_{number}"] = (
                 np.empty(room + 1, np.int64) if self.is_part
-                else self.program.scratch_changed(name, room)
+                else self.program.scratch_changed(name, room + 1)
             )  # fmt: skip
             arrays[f"images_{number}"] = 0
         if self.program.kernel is not None and self.program.kernel.constraints:
@@ -185,6 +189,8 @@ class Run:
         return np.empty(words + 1, np.int64) if self.is_part else self.program.scratch_undo(words)
 
     def all(self) -> None:
+        """Run the batch in its order, one event after another."""
+        self.reason.fill(0)  # by the serial loop, only what did not commit gets one
         begin = 0
         for stop in self._interpreted_positions():
             self._compiled(begin, stop)
@@ -211,9 +217,10 @@ class Run:
                 position = int(self.progress[0])
                 if position < 0:  # it did not come to run: the kernel itself did not compile
                     raise
-                kernel.restore(position, self.frame.address)
+                kernel.restore(begin, position, self.frame.address)
                 self._note_outcomes(begin, position)
                 if has_lost_its_error(error):
+                    kernel.resolve(position, position + 1, self.frame.address)
                     self._interpreted(position)
                 else:
                     self._abort(position, error_reason(error))

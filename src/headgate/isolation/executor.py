@@ -36,6 +36,7 @@ class Execution:
     reason: np.ndarray  # 0, a text's code, or -1 - i for the i-th fixed reason
     fixed_reasons: tuple[str, ...]
     changed: Mapping[str, np.ndarray]
+    written: Mapping[str, tuple[str, ...]]  # by table: the only columns that rows may differ in
     isolated: Isolated | None = None  # when a protocol ran it: the order of its commits
 
 
@@ -76,7 +77,9 @@ class Executor:
             self.scheduler.run(run, SERIAL if scheme.is_protocol else scheme)
         changed = run.changed()
         run.release(changed)
-        return Execution(run.outcome, run.reason, program.fixed_reasons, changed, isolated)
+        return Execution(
+            run.outcome, run.reason, program.fixed_reasons, changed, program.written, isolated
+        )
 
     def _isolated(
         self, run: Run, protocol: Scheme, level: int, is_recorded: bool

@@ -119,7 +119,7 @@ def run_isolated(
     """Run the batch by a protocol; None when it was put back and must be run serially."""
     isolation = _Isolation(run, scheme, level, is_recorded)
     crew = isolation.crew
-    run.program.compiled_kernel.resolve(len(run.order), run.frame.address)
+    run.program.compiled_kernel.resolve(0, len(run.order), run.frame.address)
     crew.work(kernels[scheme.kind.kernel])
     if crew.raised[0]:
         crew.put_back()
@@ -199,6 +199,6 @@ class _Isolation:
         run.reason[:] = run.reason[places]
         for work in run.works:
             if work.out is not None:
-                work.out = work.out[places]
+                work.out = np.ascontiguousarray(work.out[:, places])
         order = run.order[places]
         return Isolated(self.scheme.name, order, int(self.retries[0]), recording)

@@ -42,21 +42,21 @@ from headgate.kernels import (
 )
 from headgate.kernels.binding import bind, codes
 from headgate.kernels.frame import FrameLayout
-from headgate.kernels.generating import Generator, output_words
+from headgate.kernels.generating import Generator
 from headgate.kernels.generating_units import UnitGenerator
 from headgate.kernels.pointers import (
     event_at,
     fixed_word,
     get_word,
     key_at,
+    output_at,
     record_at,
     rows_at,
     set_word,
 )
 from headgate.kernels.steps import STEPS
-from headgate.state.compiled import prefetch
+from headgate.state.compiled import mix, prefetch
 from headgate.state.constraint import Constraint
-from headgate.state.index import mix
 from headgate.state.layout import STORED, row_layout
 from headgate.state.table import Access, Table
 
@@ -182,9 +182,7 @@ def _scope(generator: Generator) -> dict[str, Any]:
         scope[f"function_{number}"] = compile_along(signature.function, signature.functions)
         scope[f"event_{number}"] = event_at(event_type(signature))
         if signature.output is not None:
-            record = output_type(signature.name, signature.output)
-            words = output_words(signature)
-            scope[f"output_{number}"] = record_at(record, 8 * words)
+            scope[f"output_{number}"] = output_at(output_type(signature.name, signature.output))
         for place, access in generator.accesses(number):
             size = 8 * row_layout(access.table.schema, access.table.key).words
             row = row_type(access)

@@ -164,7 +164,7 @@ class ConstraintText:
         for constraint in constraints:
             lines += self._judged(number, constraint)
         back = ["u = word(0)", *self._each_row(number, self._exchanged_back)]
-        back += [f"undo_{number}(e, frame)", "return broken"]
+        back += [f"undo_{number}(e, k, frame)", "return broken"]
         lines += ["if broken != 0:", *("    " + line for line in back)]
         return [*lines, *self._each_row(number, self._unmarked)]
 

@@ -27,6 +27,8 @@ OF_BATCH = (
     "route",  # by event row: the number of its transaction
     "reason",  # by position: 0 for committed, else why not
     "progress",  # the position that the serial loop is at
+    "aborted",  # the positions of those that did not commit, in the serial loop
+    "aborted_count",  # of them, itself: the one word that the loop changes
     "counts",  # by table: how many rows changed, whether one was deleted
     "undo",  # the rows of one event as they were before it
     "epoch",  # of the batch, itself
@@ -95,7 +97,7 @@ OF_BATCH = (
 )  # fmt: skip
 # What only generated text asks for has no name here.
 (
-    ORDER, _, REASON, PROGRESS, COUNTS, _, EPOCH, COUNT,
+    ORDER, ROUTE, REASON, PROGRESS, ABORTED, ABORTED_COUNT, COUNTS, _, EPOCH, COUNT,
     RAISED, TIMES, SYNC,
     BASES, STARTS, ROWS, WRITES,
     EAGER, STRATA, STRATA_STARTS, BY_STRATUM, TASK_BEFORE_STARTS, TASK_BEFORE, TASK_AFTER_STARTS,

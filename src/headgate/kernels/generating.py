@@ -11,20 +11,17 @@ each event, the span is e..e + 1 and the loop over it is left out.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 from headgate.compiling.signature import OutputColumns, Signature
 from headgate.kernels.constraints import ConstraintText
 from headgate.kernels.frame import FrameLayout
+from headgate.kernels.generating_look_ups import LookUpText, is_found_late
 from headgate.state.constraint import Reference
 from headgate.state.integrity import constraints_on
-from headgate.state.layout import HEADER_ALIVE, record_layout, row_layout
+from headgate.state.layout import HEADER_ALIVE, WORD_BYTES, record_layout, row_layout
 from headgate.state.table import Access, Table
-
-
-def is_found_late(access: Access) -> bool:
-    """Whether the kernel itself looks the rows up: those that are missing are not created."""
-    return not access.create
 
 
 def written(signature: Signature) -> tuple[Table, ...]:
@@ -117,12 +114,13 @@ class Generator:
         return "\n\n\n".join(layout.bound(part) for part in [_PRELUDE, *parts]) + "\n"
 
     def _steps(self) -> list[str]:
-        parts = [self._find(table) for table in self.tables]
-        parts += self.judge.functions()
-        for write in (self._seek, self._fetch, self._look_up, self._undo, self._step):
+        look_ups = LookUpText(self)
+        parts = [*look_ups.functions(), *self.judge.functions()]
+        for write in (look_ups.seek, look_ups.fetch, look_ups.confirm, self._undo, self._step):
             parts += self.each(write)
-        parts += [self.dispatch(name, "e, frame") for name in ("seek", "fetch", "look_up", "undo")]
-        return [*parts, self.dispatch("step", "e, i, epoch, frame")]
+        for name in ("seek", "fetch", "confirm", "undo"):
+            parts.append(self.dispatch(name, "e, k, frame"))
+        return [*parts, self.dispatch("step", "e, k, i, epoch, frame")]
 
     def each(self, write: Callable[[int], str]) -> list[str]:
         return [write(number) for number in range(len(self.signatures))]
@@ -140,10 +138,13 @@ class Generator:
 
     # --- spans --------------------------------------------------------------------------------
 
-    def span(self, place: int, access: Access) -> list[str]:
-        """The lines that find the span of an event, or its one slot."""
+    def span(self, place: int, access: Access, at: str = "e") -> list[str]:
+        """The lines that find the span of an event, or its one slot.
+
+        `at` is where the slots stand that the kernel finds: by event row, or in a block of them.
+        """
         if access.is_single:
-            return [f"s_{place} = get(slots_{place}, e)"]
+            return [f"s_{place} = get(slots_{place}, {at if is_found_late(access) else 'e'})"]
         return [
             f"first_{place} = get(offsets_{place}, e)",
             f"last_{place} = get(offsets_{place}, e + 1)",
@@ -151,17 +152,41 @@ class Generator:
 
     def rows(self, place: int, access: Access, lines: Sequence[str]) -> list[str]:
         """The lines for every row of a span: its slot in s_{place}, its index for {j}."""
+        if not lines:
+            return []
         if access.is_single:
-            return [line.replace("{j}", "e") for line in lines]
+            return [line.replace("{j}", "e").replace("{k}", "k") for line in lines]
         is_used = any(f"s_{place}" in line for line in lines)
         inside = [f"s_{place} = get(slots_{place}, j)"] if is_used else []
         loop = f"for j in range(first_{place}, last_{place}):"
-        return [loop, *("    " + line.replace("{j}", "j") for line in [*inside, *lines])]
+        found = [line.replace("{j}", "j").replace("{k}", "j") for line in [*inside, *lines]]
+        return [loop, *_inside(found)]
 
-    def keys(self, number: int, place: int, access: Access) -> str:
+    def keys(self, number: int, place: int, access: Access) -> list[str]:
         """The words of the key at index {j} of an access."""
         parts = range(len(access.columns))
-        return ", ".join(f"key_{place}_{part}(columns_{number}, {{j}})" for part in parts)
+        return [f"key_{place}_{part}(columns_{number}, {{j}})" for part in parts]
+
+    def saved(self, number: int, access: Access) -> tuple[int, ...]:
+        """The words of a row that the transaction may change, however it names the row.
+
+        Of all parameters that name rows of the table together: two may name one row, and what was
+        there before the batch must not have what the other one changed. To judge constraints takes
+        the whole of a row.
+        """
+        if access.read_only:
+            return ()
+        signature, table = self.signatures[number], access.table
+        effects, layout = signature.effects, row_layout(table.schema, table.key)
+        if self.constraints[number]:
+            return tuple(range(layout.words))
+        words = {
+            field.offset // WORD_BYTES
+            for field in layout.fields
+            if field.name in effects.stored and not field.is_key
+        }
+        creates = any(one.create for one in signature.accesses if one.table == table)
+        return tuple(sorted(words | ({0} if creates or effects.may_delete else set())))
 
     def function(self, name: str, lines: Sequence[str], arguments: str = "e, frame") -> str:
         return "\n".join(
@@ -169,66 +194,28 @@ class Generator:
             + ["    " + line for line in lines]
         )
 
-    def _every(self, number: int, write: Callable[[int, Access], Sequence[str]]) -> list[str]:
+    def every(
+        self, number: int, write: Callable[[int, Access], Sequence[str]], at: str = "e"
+    ) -> list[str]:
         """The lines for every row of every access, the spans found as it goes."""
         lines = []
         for place, access in self.accesses(number):
             body = write(place, access)
-            if body and (not access.is_single or any(f"s_{place}" in line for line in body)):
-                lines += self.span(place, access)
+            slot = f"s_{place}"
+            if body and (not access.is_single or any(slot in _words(line) for line in body)):
+                lines += self.span(place, access, at)
             lines += self.rows(place, access, body) if body else []
         return lines
-
-    # --- look-ups -----------------------------------------------------------------------------
-
-    def _find(self, table: Table) -> str:
-        """The look-up of one table's key, as `state.index.find_wide` does it."""
-        number, width = self.number(table), self.table_width(table)
-        keys = [f"k{part}" for part in range(len(table.key))]
-        value = "0"
-        for key in keys:
-            value = f"mix({value}, {key})"
-        same = " and ".join(
-            f"get(words, slot * {width} + {1 + part}) == {key}" for part, key in enumerate(keys)
-        )
-        return _FIND.format(
-            number=number, keys=", ".join(keys), value=value, same=same, row_bytes=8 * width
-        )
-
-    def _seek(self, number: int) -> str:
-        def body(place: int, access: Access) -> list[str]:
-            table, keys = self.number(access.table), self.keys(number, place, access)
-            seek = f"seek_in_{table}(entries_{table}, mask_{table}, {keys})"
-            return [seek] if is_found_late(access) else []
-
-        return self.function(f"seek_{number}", [*self._every(number, body), "return 0"])
-
-    def _fetch(self, number: int) -> str:
-        def body(place: int, access: Access) -> list[str]:
-            table, row_bytes = self.number(access.table), 8 * self.width(access)
-            if is_found_late(access):
-                keys = self.keys(number, place, access)
-                return [f"fetch_in_{table}(entries_{table}, mask_{table}, words_{table}, {keys})"]
-            return [f"prefetch(words_{table} + {row_bytes} * s_{place})"]
-
-        return self.function(f"fetch_{number}", [*self._every(number, body), "return 0"])
-
-    def _look_up(self, number: int) -> str:
-        def body(place: int, access: Access) -> list[str]:
-            table, keys = self.number(access.table), self.keys(number, place, access)
-            found = f"find_{table}(entries_{table}, mask_{table}, words_{table}, {keys})"
-            return [f"put(slots_{place}, {{j}}, {found})"] if is_found_late(access) else []
-
-        return self.function(f"look_up_{number}", [*self._every(number, body), "return 0"])
 
     # --- the step -----------------------------------------------------------------------------
 
     def _step(self, number: int) -> str:
         lines = [
-            *self._begin(number), *self.call(number), *self._checks(number),
-            *self.judge.judge(number), *self._marks(number), *self._keep(number), "return 0",
+            *self._begin(number), *self.call(number), *self._differences(number),
+            *self._checks(number), *self.judge.judge(number), *self._marks(number),
+            *self._keep(number), "return 0",
         ]  # fmt: skip
-        return self.function(f"step_{number}", lines, "e, i, epoch, frame")
+        return self.function(f"step_{number}", lines, "e, k, i, epoch, frame")
 
     def _begin(self, number: int) -> list[str]:
         """The test for missing keys, copies to undo, creates.
@@ -239,19 +226,33 @@ class Generator:
         spans, missing, saved, create = [], [], ["u = word(0)"], []
         for place, access in self.accesses(number):
             table, width, slot = self.number(access.table), self.width(access), f"s_{place}"
-            spans += self.span(place, access)
+            spans += self.span(place, access, "k")
             if not access.create:
                 missing += self.rows(place, access, [
                     f"if {slot} < 0 or get(words_{table}, {slot} * {width}) & {HEADER_ALIVE} == 0:",
                     f"    return {self.reason(f'missing key: {access.table.name}')}",
                 ])  # fmt: skip
-            if not access.read_only:
-                save = f"u = save(words_{table}, {slot}, undo, u, {width})"
-                saved += self.rows(place, access, [save])
+            saved += self.rows(place, access, self._saved(number, place, access))
             if access.create:
                 made = f"defaults_{table}, {len(access.table.key)}, {width}"
                 create += self.rows(place, access, [f"create(words_{table}, {slot}, {made})"])
         return [*spans, *missing, *saved, *create]
+
+    def _row(self, place: int, access: Access) -> str:
+        """The address of a row."""
+        table = self.number(access.table)
+        return f"r_{place} = words_{table} + {8 * self.width(access)} * s_{place}"
+
+    def _saved(self, number: int, place: int, access: Access) -> list[str]:
+        """The words that it may change, as they are before: in `undo`, and of one row at hand."""
+        words = self.saved(number, access)
+        lines = [self._row(place, access)] if words else []
+        for count, word in enumerate(words):
+            lines += [
+                f"old_{place}_{word} = get(r_{place}, {word})",
+                f"put(undo, u + {count}, old_{place}_{word})",
+            ]
+        return [*lines, f"u += {len(words)}"] if words else []
 
     def call(self, number: int) -> list[str]:
         """Run the function; when it aborts, undo and return why."""
@@ -262,7 +263,7 @@ class Generator:
             if role is None:
                 names.append(f"event_{number}(columns_{number}, e)")
             elif isinstance(role, OutputColumns):
-                names.append(f"output_{number}(out_{number}, i)")
+                names.append(f"output_{number}(out_{number}, i, count)")
             else:
                 place, access = next(accesses)
                 words = f"words_{self.number(access.table)}"
@@ -271,7 +272,7 @@ class Generator:
             *self.clear(number),
             f"code = function_{number}({', '.join(names)})",
             "if code is not None:",
-            f"    undo_{number}(e, frame)",
+            *_inside(self.back(number)),
             "    why = code_of(code)",
             "    return why if why != 0 else -1",
         ]
@@ -285,62 +286,110 @@ class Generator:
     def clear(self, number: int) -> list[str]:
         """The output as a transaction finds it."""
         words = output_words(self.signatures[number])
-        return [f"put(out_{number}, i * {words} + {word}, 0)" for word in range(words)]
+        return [f"put(out_{number}, {word} * count + i, 0)" for word in range(words)]
+
+    def back(self, number: int) -> list[str]:
+        """The rows as they were before; where all of them are at hand, without a look at `undo`."""
+        changing = self._changing(number)
+        if not all(access.is_single for _, access in changing):
+            return [f"undo_{number}(e, k, frame)"]
+        return [
+            f"put(r_{place}, {word}, old_{place}_{word})"
+            for place, access in changing
+            for word in self.saved(number, access)
+        ]
 
     def _changing(self, number: int) -> list[tuple[int, Access]]:
-        return [found for found in self.accesses(number) if not found[1].read_only]
+        """The accesses whose rows the transaction may change."""
+        return [found for found in self.accesses(number) if self.saved(number, found[1])]
+
+    def _differs(self, number: int, place: int, access: Access) -> str:
+        """Whether a row is another than before: by its words at hand, or by those in `undo`."""
+        tests = []
+        for count, word in enumerate(self.saved(number, access)):
+            old = f"old_{place}_{word}" if access.is_single else f"get(undo, u + {count})"
+            if word == 0:
+                tests.append(f"(get(r_{place}, 0) ^ {old}) & {HEADER_ALIVE} != 0")
+            else:
+                tests.append(f"get(r_{place}, {word}) != {old}")
+        return " or ".join(tests)
+
+    def _differences(self, number: int) -> list[str]:
+        return [
+            f"d_{place} = {self._differs(number, place, access)}"
+            for place, access in self._changing(number)
+            if access.is_single
+        ]
+
+    def _if_differs(
+        self, number: int, place: int, access: Access, lines: Sequence[str]
+    ) -> list[str]:
+        """The lines where a row has changed, `u` at its copy and moved on behind it."""
+        words = self.saved(number, access)
+        if access.is_single:
+            return [f"if d_{place}:", *_inside(lines), f"u += {len(words)}"]
+        test = [self._row(place, access), f"if {self._differs(number, place, access)}:"]
+        return self.rows(place, access, [*test, *_inside(lines), f"u += {len(words)}"])
 
     def _checks(self, number: int) -> list[str]:
         """The checks of the rows that changed."""
-        changing, lines = self._changing(number), ["u = word(0)"]
-        if all(access.table.check is None for _, access in changing):
+        lines = ["u = word(0)"]
+        if all(access.table.check is None for _, access in self._changing(number)):
             return []
-        for place, access in changing:
-            table, width = self.number(access.table), self.width(access)
-            where, body = f"words_{table}, s_{place}", []
+        for place, access in self._changing(number):
+            table, body = self.number(access.table), ["pass"]
             if access.table.check is not None:
                 text = f"check failed: {access.table.name}: {access.table.check.text}"
                 body = [
-                    f"if is_alive({where}, {width}):",
-                    f"    if differs({where}, undo, u, {width}):",
-                    f"        if not check_{table}(row_{place}({where})):",
-                    f"            undo_{number}(e, frame)",
-                    f"            return {self.reason(text)}",
+                    f"if get(r_{place}, 0) & {HEADER_ALIVE}:",
+                    f"    if not check_{table}(row_{place}(words_{table}, s_{place})):",
+                    *_inside(_inside(self.back(number))),
+                    f"        return {self.reason(text)}",
                 ]
-            lines += self.rows(place, access, [*body, f"u += {width}"])
+            lines += self._if_differs(number, place, access, body)
         return lines
 
     def _marks(self, number: int) -> list[str]:
-        """The marks of what this epoch changed."""
+        """The marks of what this epoch changed, each row once, and where they are wanted the rows
+        as they were before the batch."""
         lines = ["u = word(0)"]
         for place, access in self._changing(number):
             table, width = self.number(access.table), self.width(access)
-            where = f"words_{table}, s_{place}"
-            lines += self.rows(place, access, [
-                f"if differs({where}, undo, u, {width}):",
-                f"    mark({where}, epoch, changed_{table}, images_{table}, counts, {table}, "
-                f"undo, u, {width})",
-                f"u += {width}",
-            ])  # fmt: skip
+            image = f"images_{table} + {8 * width} * n"
+            words = self.saved(number, access)
+            body = [
+                f"if images_{table} != 0:",
+                f"    n = fresh(r_{place}, epoch, counts, {table})",
+                "    if n >= 0:",
+                f"        copy(r_{place}, {image}, {width})",
+                *(f"        put({image}, {w}, get(undo, u + {at}))" for at, w in enumerate(words)),
+                f"mark(r_{place}, s_{place}, epoch, changed_{table}, counts, {table})",
+            ]
+            if 0 in words:
+                body += [f"if get(r_{place}, 0) & {HEADER_ALIVE} == 0:"]
+                body += [f"    put(counts, {2 * table + 1}, 1)  # a row was deleted"]
+            lines += self._if_differs(number, place, access, body)
         return lines
 
     def _keep(self, number: int) -> list[str]:
         """Copies of the rows as the transaction leaves them, for its results."""
         lines = []
-        for place, access in self._changing(number) if self.updates else ():
-            table, width = self.number(access.table), self.width(access)
-            keep = f"keep(words_{table}, s_{place}, after_{place}, {{j}}, {width})"
-            lines += self.rows(place, access, [keep])
+        for place, access in self.accesses(number) if self.updates else ():
+            if not access.read_only:
+                table, width = self.number(access.table), self.width(access)
+                keep = f"keep(words_{table}, s_{place}, after_{place}, {{j}}, {width})"
+                lines += self.rows(place, access, [keep])
         return lines
 
     def _undo(self, number: int) -> str:
         lines = ["u = word(0)"]
         for place, access in self._changing(number):
-            table, width = self.number(access.table), self.width(access)
-            back = f"u = put_back(words_{table}, s_{place}, undo, u, {width})"
-            body = [f"if s_{place} >= 0:", f"    {back}"]
-            lines += [*self.span(place, access), *self.rows(place, access, body)]
-        return self.function(f"undo_{number}", [*lines, "return 0"])
+            words = enumerate(self.saved(number, access))
+            back = [f"    put(r_{place}, {word}, get(undo, u + {at}))" for at, word in words]
+            body = [f"if s_{place} >= 0:", f"    {self._row(place, access)}", *back]
+            body += [f"    u += {len(back)}"]
+            lines += [*self.span(place, access, "k"), *self.rows(place, access, body)]
+        return self.function(f"undo_{number}", [*lines, "return 0"], "e, k, frame")
 
     # --- what an event touches ----------------------------------------------------------------
 
@@ -350,7 +399,7 @@ class Generator:
             row = f"get(bases, {table}) + s_{place}"
             return [f"if s_{place} >= 0:", f"    k = note_row({row}, {write}, first, k, frame)"]
 
-        lines = ["k = first", *self._every(number, body), "return k"]
+        lines = ["k = first", *self.every(number, body), "return k"]
         return self.function(f"list_rows_{number}", lines, "e, first, frame")
 
     def _gather(self, number: int) -> str:
@@ -361,7 +410,7 @@ class Generator:
             row = f"get(bases, {table}) + s_{place}"
             return [f"n = note(n, o, {table}, {row}, s_{place}, {write}, frame)", "o += 1"]
 
-        lines = ["n = word(0)", "o = word(0)", *self._every(number, body)]
+        lines = ["n = word(0)", "o = word(0)", *self.every(number, body)]
         return self.function(f"gather_{number}", [*lines, "put(mine, 0, o)", "return n"])
 
     def _point(self, number: int) -> str:
@@ -377,31 +426,15 @@ class Generator:
         return self.function(f"point_{number}", [*lines, "return 0"])
 
 
-_FIND = """@njit(nogil=True)
-def find_{number}(entries, mask, words, {keys}):
-    value = {value}
-    place = value & mask
-    while True:
-        entry = get(entries, place)
-        if entry == 0:
-            return -1
-        if (entry ^ value) >> 32 == 0:
-            slot = (entry & 0xFFFFFFFF) - 1
-            if {same}:
-                return slot
-        place = (place + 1) & mask
+def _words(line: str) -> list[str]:
+    return _WORD.findall(line)
 
 
-@njit(nogil=True)
-def seek_in_{number}(entries, mask, {keys}):
-    prefetch(entries + 8 * ({value} & mask))
+def _inside(lines: Sequence[str]) -> list[str]:
+    return ["    " + line for line in lines]
 
 
-@njit(nogil=True)
-def fetch_in_{number}(entries, mask, words, {keys}):
-    entry = get(entries, {value} & mask)
-    prefetch(words + {row_bytes} * ((entry & 0xFFFFFFFF) - 1))"""
-
+_WORD = re.compile(r"\w+")
 _PRELUDE = '''"""Generated by Headgate: what one set of transactions does with an event."""
 
 from numba import njit'''

@@ -177,7 +177,7 @@ class UnitGenerator:
             if role is None:
                 names.append(f"event_{number}(columns_{number}, e)")
             elif isinstance(role, OutputColumns):
-                names.append(f"output_{number}(out_{number}, i)")
+                names.append(f"output_{number}(out_{number}, i, count)")
             else:
                 _, place, access = next(accesses)
                 base = f"get(scratch, {self.generator.number(access.table)})"

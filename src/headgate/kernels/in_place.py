@@ -68,10 +68,10 @@ def attempt(i: int, eager: int, frame: int) -> int:
     code = 0
     began = tick(times)
     try:
-        code = step(e, i, fixed(frame, EPOCH), frame)
+        code = step(e, e, i, fixed(frame, EPOCH), frame)
     except Exception:
         add(fixed(frame, RAISED), 0, 1)
-        undo(e, frame)
+        undo(e, e, frame)
     spend(times, USEFUL, began)
     put(fixed(frame, REASON), i, code)
     return 0

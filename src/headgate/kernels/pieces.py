@@ -1,7 +1,8 @@
 """Pieces: what kernels call and only a set of transactions can give, see generating.py.
 
 They are declared here so that kernels are ordinary typed functions; `binding.bind` puts the
-program's own in their place. `e` is an event row, `i` a position, `frame` the address of a frame.
+program's own in their place. `e` is an event row, `i` a position, `frame` the address of a frame;
+`k` is where the slots of the event stand that kernels look up: its place in a block, or `e`.
 """
 
 from __future__ import annotations
@@ -9,27 +10,27 @@ from __future__ import annotations
 from headgate.kernels.binding import unbound
 
 
-def seek(e: int, frame: int) -> int:
+def seek(e: int, k: int, frame: int) -> int:
     """Ask for the index entries that the look-ups of one event begin at."""
     unbound()
 
 
-def fetch(e: int, frame: int) -> int:
-    """Ask for the rows of one event: those known, and those its look-ups will find first."""
+def fetch(e: int, k: int, frame: int) -> int:
+    """Find the rows of one event by the tags of their entries, and ask for them."""
     unbound()
 
 
-def look_up(e: int, frame: int) -> int:
-    """Find the rows of one event that must be there."""
+def confirm(e: int, k: int, frame: int) -> int:
+    """See to it that the rows that were found have the keys of the event."""
     unbound()
 
 
-def step(e: int, i: int, epoch: int, frame: int) -> int:
+def step(e: int, k: int, i: int, epoch: int, frame: int) -> int:
     """Run one transaction in the tables; 0 when it committed, else its reason and no trace."""
     unbound()
 
 
-def undo(e: int, frame: int) -> int:
+def undo(e: int, k: int, frame: int) -> int:
     """Put the rows of one event back as they were before its step."""
     unbound()
 

@@ -17,7 +17,14 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from headgate.compiling import bounds
-from headgate.compiling.values import STORED_LLVM, EventType, RecordType, RowsType
+from headgate.compiling.values import (
+    STORED_LLVM,
+    EventType,
+    OutputType,
+    RecordType,
+    RowsType,
+    fixed_load,
+)
 
 I64 = llvm.IntType(64)
 
@@ -38,6 +45,25 @@ def record_at(record: RecordType, row_bytes: int) -> Any:
             return builder.add(args[0], builder.mul(args[1], I64(row_bytes)))
 
         return record(types.int64, types.int64), generate
+
+    return at
+
+
+def output_at(output: OutputType) -> Any:
+    """An intrinsic (address of the words, position, how many there are) -> the output there.
+
+    The first words of all positions stand together, then the second ones, and so on.
+    """
+
+    @intrinsic
+    def at(typing_context: Any, words: Any, position: Any, count: Any) -> Any:
+        def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            found = cgutils.create_struct_proxy(output)(context, builder)
+            found.first = builder.add(args[0], builder.mul(args[1], I64(8)))
+            found.stride = builder.mul(args[2], I64(8))
+            return found._getvalue()
+
+        return output(types.int64, types.int64, types.int64), generate
 
     return at
 
@@ -83,8 +109,8 @@ def key_at(place: int, stored: str) -> Any:
         def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             slot = builder.inttoptr(builder.add(args[0], I64(8 * place)), I64.as_pointer())
             size = kind.get_abi_size(context.target_data)
-            spot = builder.add(builder.load(slot), builder.mul(args[1], I64(size)))
-            value = builder.load(builder.inttoptr(spot, kind.as_pointer()))
+            spot = builder.add(fixed_load(builder, slot), builder.mul(args[1], I64(size)))
+            value = fixed_load(builder, builder.inttoptr(spot, kind.as_pointer()))
             if stored == "u1":
                 return builder.zext(value, I64)
             return value if stored == "i8" else builder.sext(value, I64)
@@ -111,9 +137,8 @@ def _fixed_word(typing_context: Any, address: Any, place: Any) -> Any:
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         offset = builder.mul(args[1], I64(8))
-        word = builder.load(builder.inttoptr(builder.add(args[0], offset), I64.as_pointer()))
-        word.set_metadata("invariant.load", builder.module.add_metadata([]))
-        return word
+        pointer = builder.inttoptr(builder.add(args[0], offset), I64.as_pointer())
+        return fixed_load(builder, pointer)
 
     return types.int64(types.int64, types.int64), generate
 

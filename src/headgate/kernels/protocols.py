@@ -167,9 +167,9 @@ def attempt(e: int, i: int, frame: int) -> int:
     point(e, frame)
     code = 0
     try:
-        code = step(e, i, fixed(frame, EPOCH), own)
+        code = step(e, e, i, fixed(frame, EPOCH), own)
     except Exception:
-        undo(e, own)
+        undo(e, e, own)
         code = HAS_RAISED
     return code
 

@@ -8,51 +8,65 @@ aborted. An exception leaves the kernel at once; `restore` then undoes that one 
 from __future__ import annotations
 
 from headgate.kernels.binding import kernel
-from headgate.kernels.frame import ORDER, PROGRESS, REASON
-from headgate.kernels.pieces import fetch, look_up, seek, step, undo
+from headgate.kernels.frame import ABORTED, ABORTED_COUNT, ORDER, PROGRESS, REASON
+from headgate.kernels.pieces import confirm, fetch, seek, step, undo
 from headgate.kernels.pointers import fixed_word as fixed
 from headgate.kernels.pointers import get_word as get
 from headgate.kernels.pointers import set_word as put
 
-BLOCK_EVENTS = 128  # a block's rows fit the first-level cache
+BLOCK_EVENTS = 64  # their rows, slots and index entries fit the first-level cache
 
 
 @kernel
 def run(begin: int, end: int, epoch: int, frame: int) -> int:
     """Positions begin..end, in blocks: all of a block's index entries are asked for, then all of
-    its rows, so that waits for memory overlap and few are left when it runs."""
+    its rows, so that waits for memory overlap and few are left when it runs.
+
+    The reasons are zeros before. An order of 0 is that of the event rows.
+    """
     order, reason, progress = fixed(frame, ORDER), fixed(frame, REASON), fixed(frame, PROGRESS)
+    aborted, total = fixed(frame, ABORTED), get(frame, ABORTED_COUNT)
     for block in range(begin, end, BLOCK_EVENTS):
         stop = min(block + BLOCK_EVENTS, end)
         for i in range(block, stop):
-            seek(get(order, i), frame)
+            seek(get(order, i) if order != 0 else i, i - block, frame)
         for i in range(block, stop):
-            fetch(get(order, i), frame)
-        for i in range(block, stop):
-            look_up(get(order, i), frame)
+            fetch(get(order, i) if order != 0 else i, i - block, frame)
         for i in range(block, stop):
             put(progress, 0, i)
-            put(reason, i, step(get(order, i), i, epoch, frame))
+            e = get(order, i) if order != 0 else i
+            confirm(e, i - block, frame)
+            code = step(e, i - block, i, epoch, frame)
+            if code != 0:
+                put(reason, i, code)
+                put(aborted, total, i)
+                total += 1
+                put(frame, ABORTED_COUNT, total)
     return 0
 
 
 @kernel
-def restore(i: int, frame: int) -> int:
-    """Undo the event at one position, whose function raised."""
-    undo(get(fixed(frame, ORDER), i), frame)
-    return 0
-
-
-@kernel
-def resolve(count: int, frame: int) -> int:
-    """Look up the rows of every event, as a plan needs them before anything runs."""
+def restore(begin: int, i: int, frame: int) -> int:
+    """Undo the event at one position, whose function raised in a run from `begin` on."""
     order = fixed(frame, ORDER)
-    for block in range(0, count, BLOCK_EVENTS):
-        stop = min(block + BLOCK_EVENTS, count)
+    undo(get(order, i) if order != 0 else i, (i - begin) % BLOCK_EVENTS, frame)
+    return 0
+
+
+@kernel
+def resolve(begin: int, end: int, frame: int) -> int:
+    """Look up the rows of every event in positions begin..end, as a plan needs them before
+    anything runs."""
+    order = fixed(frame, ORDER)
+    for block in range(begin, end, BLOCK_EVENTS):
+        stop = min(block + BLOCK_EVENTS, end)
         for i in range(block, stop):
-            seek(get(order, i), frame)
+            e = get(order, i) if order != 0 else i
+            seek(e, e, frame)
         for i in range(block, stop):
-            fetch(get(order, i), frame)
+            e = get(order, i) if order != 0 else i
+            fetch(e, e, frame)
         for i in range(block, stop):
-            look_up(get(order, i), frame)
+            e = get(order, i) if order != 0 else i
+            confirm(e, e, frame)
     return 0

@@ -21,22 +21,6 @@ def is_alive(words: int, slot: int, width: int) -> Any:
 
 
 @njit(nogil=True)
-def save(words: int, slot: int, undo: int, u: int, width: int) -> int:
-    """Keep the row as it is before the transaction; returns the place after it."""
-    for w in range(width):
-        put(undo, u + w, get(words, slot * width + w))
-    return u + width
-
-
-@njit(nogil=True)
-def put_back(words: int, slot: int, undo: int, u: int, width: int) -> int:
-    """Make the row what it was before the transaction; returns the place after it."""
-    for w in range(width):
-        put(words, slot * width + w, get(undo, u + w))
-    return u + width
-
-
-@njit(nogil=True)
 def keep(words: int, slot: int, after: int, place: int, width: int) -> None:
     """Copy the row as the transaction leaves it, for its results."""
     for w in range(width):
@@ -64,22 +48,45 @@ def differs(words: int, slot: int, undo: int, u: int, width: int) -> bool:
 
 
 @njit(nogil=True)
-def mark(
-    words: int, slot: int, epoch: int, changed: int, images: int, counts: int, table: int,
-    undo: int, u: int, width: int,
-) -> None:  # fmt: skip
-    """List the row as changed in this epoch, once, with what it was before where that is kept."""
-    header = get(words, slot * width)
-    if header & HEADER_ALIVE == 0:
-        put(counts, 2 * table + 1, 1)  # a row was deleted
-    if header >> HEADER_EPOCH_SHIFT != epoch:
-        put(words, slot * width, (epoch << HEADER_EPOCH_SHIFT) | (header & HEADER_ALIVE))
-        count = get(counts, 2 * table)
-        put(changed, count, slot)
-        if images != 0:
-            for w in range(width):
-                put(images, count * width + w, get(undo, u + w))
-        put(counts, 2 * table, count + 1)
+def fresh(row: int, epoch: int, counts: int, table: int) -> Any:
+    """The place of a row among the changed ones of its table, if this is its first change in this
+    epoch, else -1."""
+    return get(counts, 2 * table) if get(row, 0) >> HEADER_EPOCH_SHIFT != epoch else -1
+
+
+@njit(nogil=True)
+def mark(row: int, slot: int, epoch: int, changed: int, counts: int, table: int) -> None:
+    """List a row as changed in this epoch, once.
+
+    It is written behind the others in any case, and counted when it is new: a branch that nobody
+    can foresee would cost more.
+    """
+    header, count = get(row, 0), get(counts, 2 * table)
+    put(changed, count, slot)
+    put(counts, 2 * table, count + (header >> HEADER_EPOCH_SHIFT != epoch))
+    put(row, 0, (epoch << HEADER_EPOCH_SHIFT) | (header & HEADER_ALIVE))
+
+
+# --- look-ups ---------------------------------------------------------------------------------
+
+
+@njit(nogil=True)
+def tagged(entries: int, mask: int, value: int) -> Any:
+    """The slot of the first entry with the tag of this hash, -1 when an empty one comes before.
+
+    Two entries at once: which of them it is cannot be foreseen, that it is one of them can.
+    """
+    place = value & mask
+    entry, other = get(entries, place), get(entries, (place + 1) & mask)
+    if entry != 0 and (entry ^ value) >> 32 != 0:
+        entry = other
+    if entry != 0 and (entry ^ value) >> 32 != 0:
+        place += 2
+        entry = get(entries, place & mask)
+        while entry != 0 and (entry ^ value) >> 32 != 0:
+            place += 1
+            entry = get(entries, place & mask)
+    return (entry & 0xFFFFFFFF) - 1
 
 
 # --- versions of rows -------------------------------------------------------------------------
@@ -103,4 +110,4 @@ def differ(one: int, other: int, width: int) -> int:
     return 0
 
 
-STEPS = (is_alive, save, put_back, keep, create, differs, mark, copy, differ)
+STEPS = (is_alive, keep, create, differs, fresh, mark, tagged, copy, differ)

@@ -222,7 +222,7 @@ class _Laboratory:
         kernel = self.program.kernel
         if kernel is None:
             raise InvariantError("the ledger of the calibration is not compiled")
-        kernel.resolve(len(run.order), run.frame.address)
+        kernel.resolve(0, len(run.order), run.frame.address)
 
     def _next(self) -> int:
         self.epoch += 1

@@ -40,6 +40,7 @@ from headgate.state.spaces import EventRows
 
 COST_SAMPLE_MIN = 64  # a batch of fewer transactions says little about the cost of one
 DECISIONS_KEPT = 100
+_PROBED = Decision("serial", "what a transaction costs is measured again")
 
 
 class Scheduler:
@@ -56,6 +57,8 @@ class Scheduler:
         self.is_timed = False  # whether threads count what they spend their time on
         self.breakdown: dict[str, float] | None = None  # what those of the last batch counted
         self._scratch = Scratch()  # of batches run by units
+        self._known: tuple[int, int, int | None] | None = None  # what was decided on last
+        self._early: Decision | None = None  # and how
         self._lock = threading.Lock()  # for what two parts of a batch share
 
     @cached_property
@@ -94,11 +97,36 @@ class Scheduler:
         run.all()
         self._learn(self.clock.busy() - began, len(run.order))
 
+    def is_plainly_serial(self, scheme: Scheme, count: int, operations: int) -> bool:
+        """Whether a batch runs on one thread, as far as that is known without a look at it."""
+        if self.is_timed or not (scheme.is_serial or scheme.is_chosen):
+            return False
+        if scheme.is_serial:
+            return True
+        if self.probing.is_due:
+            self.decisions.append(_PROBED)
+            return True
+        threads, cost_ns = min(scheme.threads, count), self.cost_ns
+        known = (count, threads, None if cost_ns is None else round(cost_ns))
+        if known != self._known:  # short batches come often, and what is decided is the same
+            load = Load(count, operations, cost_ns, self.abort_ratio, threads)
+            self._known, self._early = known, worth_planning(load, self.costs)
+        if self._early is not None:
+            self.decisions.append(self._early)
+        return self._early is not None
+
+    def note_serial(self, seconds: float, count: int, aborted: int) -> None:
+        """Learn from a batch that ran on one thread elsewhere."""
+        self.breakdown = None
+        if count >= COST_SAMPLE_MIN:
+            self._learn(seconds, count)
+            self.abort_ratio = 0.7 * self.abort_ratio + 0.3 * aborted / count
+
     def _allowed(self, scheme: Scheme) -> Scheme:
         """The scheme itself, or serial when there is no need to look at the batch to say so."""
         constraints, updates, why = self.program.constraints, self.program.updates, None
         if scheme.is_chosen and self.probing.is_due:
-            why = "what a transaction costs is measured again"
+            why = _PROBED.why
         elif constraints and not scheme.is_serial:
             # Rows that no parameter names decide whether it holds: no graph shows that.
             why = f"a constraint: {constraints[0].name}"

@@ -80,7 +80,7 @@ def _take(run: Run, section: Run, places: range) -> None:
     run.outcome[here], run.reason[here] = section.outcome, section.reason
     for mine, theirs in zip(run.works, section.works, strict=True):
         if mine.out is not None and theirs.out is not None:
-            mine.out[here] = theirs.out
+            mine.out[:, here] = theirs.out
     run.counts[1::2] |= section.counts[1::2]
 
 
@@ -136,7 +136,7 @@ class Nested:
         run.reason[part.places] = part.run.reason
         for mine, theirs in zip(run.works, part.run.works, strict=True):
             if mine.out is not None and theirs.out is not None:
-                mine.out[part.places] = theirs.out
+                mine.out[:, part.places] = theirs.out
         for number in range(len(run.table_names)):
             count, more = int(run.counts[2 * number]), int(part.run.counts[2 * number])
             changed = part.run.arrays[f"changed_{number}"][:more]

@@ -56,7 +56,7 @@ class TransactionBatch:
 
     def resolve(self) -> None:
         """Find the slots of every event before anything runs."""
-        self.run.program.compiled_kernel.resolve(len(self.run.order), self.run.frame.address)
+        self.run.program.compiled_kernel.resolve(0, len(self.run.order), self.run.frame.address)
 
     def operations(self) -> tuple[Operations, int]:
         """What each transaction touches, its rows numbered from 0 on, and how many rows."""

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.durability import ALIVE, SLOT
+from headgate.durability.plain import PlainBatch, Texts
 from headgate.query import mirror
 from headgate.state.columns import to_stored
 from headgate.state.compiled import numba
@@ -45,6 +46,8 @@ class Origin(Protocol):
 
     def changes(self, name: str, slots: Slots, /) -> pa.RecordBatch: ...
 
+    def gathered(self, changed: Mapping[str, Slots], /) -> Mapping[str, tuple[PlainBatch, ...]]: ...
+
 
 class Stream(Protocol):
     """What a reader needs of the engine once in a while: to hold it, and to wait for its disk."""
@@ -59,7 +62,7 @@ class Handed(NamedTuple):
     """What one epoch changed in the tables that are followed."""
 
     epoch: int
-    tables: Mapping[str, pa.RecordBatch]
+    tables: Mapping[str, tuple[PlainBatch, ...]]
 
 
 class Copy:
@@ -86,8 +89,20 @@ class Copy:
             marks[np.minimum(slots // mirror.CHUNK_SLOTS, known)] = True
             self.stale.update(np.flatnonzero(marks[:known]).tolist())
 
+    def apply(self, pieces: Iterable[PlainBatch], epoch: int) -> None:
+        """Apply what an epoch changed."""
+        for piece in pieces:
+            names, slots = piece.shape.schema.names, np.asarray(piece.columns[0]).astype(np.int64)
+            if names == [SLOT, ALIVE]:
+                self.rows.remove(slots)
+            elif ALIVE in names:
+                self.put(piece.arrow(), epoch)
+            else:
+                update(self.rows, slots, piece, epoch)
+            self.mirror.note(slots)
+
     def put(self, changes: pa.RecordBatch, epoch: int) -> None:
-        """Apply changed rows, as the log has them."""
+        """Put whole rows in their place, or nothing where one is not alive."""
         if changes.num_rows == 0:
             return
         slots, alive = numbers_of(changes.column(SLOT)), flags_of(changes.column(ALIVE))
@@ -123,16 +138,21 @@ class Replica:
     # --- the stream's side, under the engine's lock -------------------------------------------
 
     def note(
-        self, epoch: int, changed: Mapping[str, Slots], logged: Mapping[str, pa.RecordBatch]
+        self,
+        epoch: int,
+        changed: Mapping[str, Slots],
+        gathered: Mapping[str, tuple[PlainBatch, ...]],
     ) -> None:
-        """Hand over what an epoch changed; `logged` has it in the log's form, if there is one."""
+        """Hand over what an epoch changed; `gathered` has it, where it was needed before."""
         handed = {}
         for name, slots in changed.items():
             if name not in self.followed:
                 self.copies[name].miss(slots)
             else:
-                found = logged.get(name)
-                handed[name] = self._origin.changes(name, slots) if found is None else found
+                found = gathered.get(name)
+                handed[name] = (
+                    self._origin.gathered({name: slots})[name] if found is None else found
+                )
                 self._handed_rows += len(slots)
         if handed:
             self._pending.append(Handed(epoch, handed))
@@ -152,9 +172,10 @@ class Replica:
                 handed = self._pending.popleft()
             except IndexError:  # a reader was faster
                 break
-            for name, changes in handed.tables.items():
-                self.copies[name].miss(changes.column(SLOT).to_numpy())
-                self._handed_rows -= changes.num_rows
+            for name, pieces in handed.tables.items():
+                for piece in pieces:
+                    self.copies[name].miss(np.asarray(piece.columns[0]))
+                    self._handed_rows -= piece.num_rows
 
     def publish(self, epoch: int) -> None:
         """Epochs up to this one are durable: let readers see them. Any thread may say so."""
@@ -196,9 +217,9 @@ class Replica:
             for name in followed:
                 self.copies[name].mark = None
             while (handed := self._next(target)) is not None:
-                for name, changes in handed.tables.items():
-                    self.copies[name].put(changes, handed.epoch)
-                    self._taken_rows += changes.num_rows
+                for name, pieces in handed.tables.items():
+                    self.copies[name].apply(pieces, handed.epoch)
+                    self._taken_rows += sum(piece.num_rows for piece in pieces)
             self._compact_pool()
             self.epoch = target
         mark = object()
@@ -310,6 +331,31 @@ def _put(words: Words, slots: Slots, place: int, values: np.ndarray) -> None:
 def _put_header(words: Words, slots: Slots, header: int) -> None:
     for row in range(len(slots)):
         words[slots[row], 0] = header
+
+
+@numba.njit(cache=True)
+def _note_epoch(words: Words, slots: np.ndarray, header: int) -> None:
+    """Where a row is alive; one that a newer copy has not is gone by the end of what follows."""
+    for row in range(len(slots)):
+        if words[slots[row], 0] & HEADER_ALIVE:
+            words[slots[row], 0] = header
+
+
+def update(rows: TableRows, slots: Slots, piece: PlainBatch, epoch: int) -> None:
+    """Put new values of some columns into rows that are there."""
+    for name, values in zip(piece.shape.schema.names[1:], piece.columns[1:], strict=True):
+        field = rows.layout.field(name)
+        if isinstance(values, Texts):
+            buffers = [None, pa.py_buffer(values.offsets), pa.py_buffer(values.content)]
+            texts = pa.Array.from_buffers(pa.string(), piece.num_rows, buffers)
+            stored = rows.pool.intern(texts)
+        else:
+            stored = np.asarray(values)
+        if stored.itemsize == WORD_BYTES:
+            _put(rows.words, slots, field.offset // WORD_BYTES, stored.view(np.int64))
+        else:
+            rows.records[name][slots] = stored
+    _note_epoch(rows.words, slots, (epoch << HEADER_EPOCH_SHIFT) | HEADER_ALIVE)
 
 
 def numbers_of(column: pa.Array) -> np.ndarray:

@@ -184,7 +184,8 @@ def _read_table(store: StoreReader, name: str, epoch: int, empty: pa.Table) -> p
 def read_results(store: StoreReader, epoch: int) -> pa.Table:
     """All recorded results up to an epoch, in the columns of all streams together."""
     streams = store.declared(epoch).get("streams", {})
-    return unite_results(streams, store.results(store.first_epoch() + 1, epoch))
+    with store.hold() as held:  # else the oldest could be trimmed before it is read
+        return unite_results(streams, store.results(held.first_epoch + 1, epoch, held))
 
 
 def unite_results(

@@ -49,7 +49,7 @@ def to_stored(
     array = one_array(column)
     if kind.kind in _WHOLE and not array.null_count and array.type == kind.arrow:
         values = _viewed(array, kind.kind)
-        if _is_in_time(values, kind.kind):
+        if is_in_time(values, kind.kind):
             return StoredColumn(values)  # nothing to change
     if kind.element is not None:
         return _list_to_stored(array, kind, kind.element, pool, where)
@@ -57,7 +57,7 @@ def to_stored(
     return StoredColumn(_values(found.array, kind, pool), found.faults)
 
 
-def _is_in_time(values: np.ndarray, kind: str) -> bool:
+def is_in_time(values: np.ndarray, kind: str) -> bool:
     """Whether times are of the years that there are; values of other types always fit."""
     if kind not in ("timestamp", "date") or not len(values):
         return True

@@ -14,6 +14,7 @@ import logging
 import os
 import pickle
 import platform
+import re
 import sys
 from pathlib import Path
 from types import FunctionType, SimpleNamespace
@@ -26,14 +27,15 @@ from numba.extending import intrinsic
 
 from headgate.io.vault import Vault
 
-__all__ = ["GENERATED", "cache_folder", "numba", "vault"]
+__all__ = ["GENERATED", "cache_folder", "mix", "numba", "prefetch", "vault"]
 
 log = logging.getLogger("headgate")
 GENERATED = "headgate_generated_"  # modules of generated kernels, followed by their fingerprint
 _PACKAGE = "headgate."
-_BYTE, _I32 = llvm.IntType(8).as_pointer(), llvm.IntType(32)
+_BYTE, _I32, _I64 = llvm.IntType(8).as_pointer(), llvm.IntType(32), llvm.IntType(64)
 _READ, _KEEP, _DATA = _I32(0), _I32(3), _I32(1)
 _ROOT = Path(__file__).resolve().parents[1]
+_IMPORT = re.compile(r"^ *from (headgate[\w.]*) import (\([^)]*\)|[^\n]*)", re.MULTILINE)
 
 
 def cache_folder() -> Path:
@@ -120,18 +122,35 @@ def _folder(function: FunctionType) -> str | None:
 
 
 def _files_of(function: FunctionType) -> set[str]:
-    """The sources of a function and of all compiled functions of the package that it calls."""
+    """The source of a function and all sources of the package that it is made of.
+
+    Not only those of the functions that it calls: a constant that it takes from elsewhere is in the
+    compiled code, too.
+    """
     found: set[str] = set()
-    functions, seen = [function], {function}
-    while functions:
-        one = functions.pop()
-        found.add(one.__code__.co_filename)
-        for name in one.__code__.co_names:
-            called = getattr(one.__globals__.get(name), "py_func", None)
-            if called is not None and called not in seen and _is_ours(called):
-                seen.add(called)
-                functions.append(called)
+    waiting = [function.__code__.co_filename]
+    while waiting:
+        path = waiting.pop()
+        if path not in found:
+            found.add(path)
+            waiting += _imported(path)
     return found
+
+
+@functools.cache
+def _imported(path: str) -> tuple[str, ...]:
+    """The sources of the package that one of them names."""
+    try:
+        text = Path(path).read_text()
+    except OSError:
+        return ()
+    found = []
+    for package, names in _IMPORT.findall(text):
+        folder = _ROOT.joinpath(*package.split(".")[1:])
+        members = [folder / name for name in re.findall(r"\w+", names)]
+        found += [one.with_suffix(".py") for one in (folder, *members)]
+        found.append(folder / "__init__.py")
+    return tuple(str(one) for one in found if one.is_file())
 
 
 @functools.cache
@@ -155,6 +174,25 @@ def _make_cache(function: Any) -> Any:
 dispatcher.FunctionCache = _make_cache
 
 
+# --- numbers that are written in a call ----------------------------------------------------------
+
+_USERS = "headgate.compiling."  # what a user wrote, compiled: there a number may decide on a type
+_call_template = dispatcher.Dispatcher.get_call_template
+
+
+def _get_call_template(self: Any, args: Any, kws: Any) -> Any:
+    """As Numba has it, but 3 is an integer like any other to a kernel that is called with it.
+
+    Numba takes it for a type of its own, and compiles the function once more for each number.
+    """
+    if _is_ours(self.py_func) and not self.py_func.__module__.startswith(_USERS):
+        args = tuple(types.unliteral(one) for one in args)
+    return _call_template(self, args, kws)
+
+
+dispatcher.Dispatcher.get_call_template = _get_call_template
+
+
 # --- memory asked for before it is needed ---------------------------------------------------------
 
 
@@ -172,3 +210,19 @@ def prefetch(typing_context: Any, address: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.int64), generate
+
+
+# --- hashes of keys -------------------------------------------------------------------------------
+
+
+@intrinsic
+def mix(typing_context: Any, value: Any, word: Any) -> Any:
+    """One more word of a key in its hash."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        # The low bits of a product depend on the low bits of its factors alone, and they choose the
+        # place in the index: fold the high bits, which depend on all, down to them.
+        mixed = builder.mul(builder.xor(*args), _I64(0x9E3779B97F4A7C15))
+        return builder.xor(mixed, builder.lshr(mixed, _I64(32)))
+
+    return types.int64(types.int64, types.int64), generate

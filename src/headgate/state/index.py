@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from headgate.state.compiled import numba, prefetch
+from headgate.state.compiled import mix, numba, prefetch
 from headgate.state.layout import HEADER_ALIVE, HEADER_RELEASED, WORD_BYTES
 from headgate.state.spaces import Slots, Words
 
@@ -26,15 +26,6 @@ ROWS_MIN = 1 << 17  # a smaller table is filled by one thread
 AHEAD = 64  # rows whose places are asked for before the first of them is inserted
 THREADS_MAX = 4
 at: Any = np.uint64  # an index that cannot count from the end: the kernels need not ask
-
-
-@numba.njit(cache=True, nogil=True, inline="always")
-def mix(value: Any, word: Any) -> Any:
-    """One more word of a key in its hash."""
-    # The low bits of a product depend on the low bits of its factors alone, and they choose the
-    # place in the index: fold the high bits, which depend on all, down to them.
-    mixed = (np.uint64(value) ^ np.uint64(word)) * np.uint64(0x9E3779B97F4A7C15)
-    return np.int64(mixed ^ (mixed >> np.uint64(32)))
 
 
 @numba.njit(cache=True, nogil=True)
@@ -267,6 +258,36 @@ def transpose(words: Words, slots: Slots) -> np.ndarray:
         for word in range(words.shape[1]):
             out[word, row] = words[slots[row], word]
     return out
+
+
+@numba.njit(cache=True, nogil=True)
+def gather_words(
+    words: Words, slots: Slots, places: np.ndarray, narrow: np.ndarray, out: Words
+) -> int:
+    """Some words of these rows by column, and the slots in 32 bits, touching each row once.
+
+    Returns how many of the rows are alive.
+    """
+    alive, width, flat = 0, words.shape[1], words.reshape(-1)
+    base, last = np.int64(words.ctypes.data), len(slots) - 1
+    for row in range(len(slots)):
+        prefetch(base + WORD_BYTES * width * slots[min(row + AHEAD, last)])
+        slot = slots[row]
+        narrow[row] = slot
+        first = slot * width
+        alive += flat[at(first)] & HEADER_ALIVE
+        for column in range(len(places)):
+            out[column, row] = flat[at(first + places[column])]
+    return alive
+
+
+@numba.njit(cache=True, nogil=True)
+def count_alive(words: Words, slots: Slots) -> int:
+    """How many of these rows are alive."""
+    alive = 0
+    for row in range(len(slots)):
+        alive += words[slots[row], 0] & HEADER_ALIVE
+    return alive
 
 
 @numba.njit(cache=True, nogil=True)

@@ -6,7 +6,7 @@ Invariant between batches: a slot is alive and in the index, or dead and in the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from headgate.state.layout import (
     HEADER_RELEASED,
     STORED,
     WORD_BYTES,
+    Field,
     Layout,
     row_layout,
 )
@@ -49,6 +50,7 @@ class TableRows:
         self.free = np.empty(16, np.int64)
         self.free_count = 0
         self.taken: list[Slots] = []
+        self.created: list[Slots] = []  # what the last batch or load took; all else was there
         self.defaults = self._default_row()
         self.refills = 0  # how often rows came in other than by transactions
         self.kept: dict[Any, Any] = {}  # by constraint, see state/integrity.py
@@ -126,7 +128,7 @@ class TableRows:
             self.free_count = index.release_dead(
                 self.entries, self.words, slots, len(self.table.key), self.free, self.free_count
             )
-        self.taken.clear()
+        self.created, self.taken = self.taken, []
         self._order_free()
 
     def _order_free(self) -> None:
@@ -147,6 +149,7 @@ class TableRows:
             self._index_all()
             raise InputError(f"table {self.table.name!r}: two of the rows have the key {key}")
         self.count = last
+        self.created = [np.arange(first, last)]
         return range(first, last)
 
     def unload(self, slots: range) -> None:
@@ -209,6 +212,18 @@ class TableRows:
             living = epochs if isinstance(epochs, int) else epochs[alive]
             self._fill(slots[alive], rows.filter(pa.array(alive)), living)
 
+    def put_values(
+        self, slots: Slots, columns: Mapping[str, pa.Array], epochs: int | np.ndarray
+    ) -> None:
+        """Put new values of some columns, none of the key, into rows that are there; each once.
+
+        ValueError when one of the rows is not; then nothing is changed.
+        """
+        last = int(slots.max(initial=-1)) + 1
+        if last > self.count or index.count_alive(self.words, slots) < len(slots):
+            raise ValueError(f"table {self.table.name!r}: new values of a row that is not there")
+        self._fill(slots, columns, epochs, [self.layout.field(name) for name in columns])
+
     def end_restoring(self) -> None:
         """Make the index and the free list of the rows that were put."""
         size = 1 << int(max(ROWS_MIN, self.count) / LOAD_FACTOR).bit_length()
@@ -248,17 +263,30 @@ class TableRows:
         self._fill(living, given, epoch)
         index.insert_slots(self.entries, self.words, living[~stays[alive]], width)
 
+    def remove(self, slots: Slots) -> None:
+        """Let the rows in these slots be gone, where there are any; the free list stays."""
+        used = slots[slots < self.count]
+        there = used[(self.words[used, 0] & HEADER_ALIVE) != 0]
+        index.remove_slots(self.entries, self.words, there, len(self.table.key))
+        self.words[there, 0] = 0
+
     def _free_dead(self) -> None:
         """Make the free list anew from the rows themselves."""
         self.free = release_all_dead(self.words, self.count)
         self.free_count = len(self.free)
 
-    def _fill(self, slots: slice | Slots, rows: pa.Table, epochs: int | np.ndarray) -> None:
+    def _fill(
+        self,
+        slots: slice | Slots,
+        rows: pa.Table | Mapping[str, pa.Array],
+        epochs: int | np.ndarray,
+        fields: Sequence[Field] | None = None,
+    ) -> None:
         self.refills += 1
         records = self.records
-        for field in self.layout.fields:
+        for field in self.layout.fields if fields is None else fields:
             where = f"table {self.table.name!r}: column {field.name!r}"
-            stored = to_stored(rows.column(field.name), field.type, self.pool, where)
+            stored = to_stored(rows[field.name], field.type, self.pool, where)
             if stored.faults is not None:
                 place = int(np.flatnonzero(stored.faults)[0])
                 fault = FAULT_WORDS.get(int(stored.faults[place]), "null")

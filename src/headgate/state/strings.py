@@ -18,7 +18,9 @@ from headgate.state.compiled import numba
 
 CODE_MASK = np.int64(0x7FFFFFFFFFFFFFFF)
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+_WORD = 0xFFFFFFFFFFFFFFFF
 _FIRST_CELLS = 1024
+_FEW = 4  # texts that are interned without a kernel
 
 
 @numba.njit(cache=True, nogil=True)
@@ -96,7 +98,8 @@ def _intern(
             entry = _entry_of(cells, codes, code)
             if entry < 0:
                 codes[count] = code
-                arena[starts[count] : starts[count] + size] = data[first : first + size]
+                for byte in range(size):  # a slice would take seconds to compile
+                    arena[starts[count] + byte] = data[first + byte]
                 starts[count + 1] = starts[count] + size
                 sticky[count] = moved
                 cells[-1 - entry] = count
@@ -187,8 +190,23 @@ def _keep(codes: np.ndarray, starts: np.ndarray, arena: np.ndarray, sticky: np.n
 
 def text_code(text: str) -> int:
     """The code a text has unless the pool has met another with the same hash before."""
-    data = np.frombuffer(text.encode(), np.uint8)
-    return int(hash_bytes(data, 0, len(data))) if len(data) else 0
+    data = text.encode()
+    return _plain_hash(data) if data else 0
+
+
+def _plain_hash(data: bytes) -> int:
+    """As `hash_bytes`, for the few texts of a program: they must not wait for a compiler."""
+    value = 0x51ED270B9F2D6C3B ^ (len(data) * int(_MULTIPLIER) & _WORD)
+    whole = len(data) // 8 * 8
+    for place in range(0, whole, 8):
+        word = int.from_bytes(data[place : place + 8], "little")
+        value = (value ^ word) * int(_MULTIPLIER) & _WORD
+        value ^= value >> 29
+    value = (value ^ int.from_bytes(data[whole:], "little")) * 0xD6E8FEB86659FD93 & _WORD
+    value ^= value >> 32
+    value = value * int(_MULTIPLIER) & _WORD
+    value ^= value >> 32
+    return value & int(CODE_MASK) or 1
 
 
 class StringPool:
@@ -207,7 +225,7 @@ class StringPool:
         for text in texts:
             code = int(self.intern(pa.array([text], pa.string()))[0])
             check_invariant(code == text_code(text), f"two literals share a hash: {text!r}")
-            entry = int(_entry_of(self._cells, self._codes, code)) if code else -1
+            entry = self._entry(code) if code else -1
             if entry >= 0:
                 self._sticky[entry] = True
 
@@ -219,9 +237,9 @@ class StringPool:
             texts = texts.cast(pa.string())
         if texts.null_count:
             texts = texts.fill_null("")
+        if len(texts) <= _FEW:
+            return np.array([self._intern_one(_encoded(text)) for text in texts], np.int64)
         out = np.empty(len(texts), np.int64)
-        if not len(texts):
-            return out
         offsets, data = _string_buffers(texts)
         size = int(offsets[-1]) - int(offsets[0])
         self._reserve(len(texts), size)
@@ -230,6 +248,37 @@ class StringPool:
                     self.count, offsets, data, out)
         )  # fmt: skip
         return out
+
+    def _intern_one(self, text: bytes) -> int:
+        """As `_intern`, for one of few texts: a program's own need not wait for a compiler."""
+        if not text:
+            return 0
+        code, moved = _plain_hash(text), False
+        while True:
+            entry = self._entry(code)
+            if entry < 0:
+                break
+            start, end = self._starts[entry : entry + 2].tolist()
+            if self._arena[start:end].tobytes() == text:
+                return code
+            self._sticky[entry] = moved = True
+            code = code + 1 if code != int(CODE_MASK) else 1
+        self._reserve(1, len(text))
+        entry, start = self.count, int(self._starts[self.count])
+        self._codes[entry], self._sticky[entry] = code, moved
+        self._arena[start : start + len(text)] = np.frombuffer(text, np.uint8)
+        self._starts[entry + 1] = start + len(text)
+        self._cells[-1 - self._entry(code)] = entry  # to make room may have moved the cells
+        self.count += 1
+        return code
+
+    def _entry(self, code: int) -> int:
+        """As `_entry_of`."""
+        mask = len(self._cells) - 1
+        place = code & mask
+        while (entry := int(self._cells[place])) >= 0 and int(self._codes[entry]) != code:
+            place = (place + 1) & mask
+        return entry if entry >= 0 else -1 - place
 
     def _intern_dictionary(self, texts: pa.DictionaryArray) -> np.ndarray:
         codes = np.append(self.intern(texts.dictionary.cast(pa.large_string())), 0)
@@ -251,7 +300,13 @@ class StringPool:
         return large.cast(pa.string())
 
     def text(self, code: int) -> str:
-        return str(self.texts(np.array([code], np.int64))[0].as_py())
+        """The text behind one code."""
+        if code == 0:
+            return ""
+        entry = self._entry(code)
+        check_invariant(entry >= 0, f"the string pool has no text for the code {code}")
+        start, end = self._starts[entry : entry + 2].tolist()
+        return self._arena[start:end].tobytes().decode()
 
     def compact(self, used: Iterable[np.ndarray]) -> None:
         """Forget the texts whose code is in none of the arrays (and no literal)."""
@@ -278,6 +333,12 @@ class StringPool:
         if end > len(self._arena):
             room = max(end, 2 * len(self._arena))
             self._arena = np.concatenate([self._arena, np.zeros(room - len(self._arena), np.uint8)])
+
+
+def _encoded(text: Any) -> bytes:
+    """The bytes of an Arrow text."""
+    buffer = text.as_buffer()
+    return b"" if buffer is None else buffer.to_pybytes()
 
 
 def _string_buffers(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:

@@ -42,6 +42,8 @@ INT_MAX = 2**31 - 1
 BIGINT_MAX = 2**63 - 1
 # The least and the greatest value of each type that is stored as an integer. Times end where
 # Spark's and Python's do, with the years 1 and 9999: what lies beyond could be kept, never shown.
+# Of these Arrow keeps values in memory as kernels read them.
+PLAIN_KINDS = frozenset(("int", "bigint", "float", "double", "timestamp", "date"))
 BOUNDS = {
     "int": (-INT_MAX - 1, INT_MAX),
     "bigint": (-BIGINT_MAX - 1, BIGINT_MAX),

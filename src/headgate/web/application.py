@@ -19,6 +19,7 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headgate.durability import StoreReader
+from headgate.engine.calls.answers import columns_of
 from headgate.engine.calls.calling import Call
 from headgate.errors import InputError, not_among
 from headgate.query.sql import Limit
@@ -139,7 +140,7 @@ class Application:
         if self._collector.count >= self._limits.calls_waiting_max:
             raise busy("calls")
         began, before = perf_counter(), 0 if key is None else self._served.epoch()
-        result = dict(await self._collector.submit(Call(reader.transaction, columns, key)))
+        result = columns_of(await self._collector.submit(Call(reader.transaction, columns, key)))
         if key is None or self._is_new(result, before):
             self._metrics.note_call(name, result["outcome"], perf_counter() - began)
         else:

@@ -166,7 +166,7 @@ def test_a_refusal_is_one_line_and_exit_code_1(
 
 def test_a_newer_store_is_refused_by_name(runner: CliRunner, bank: Path) -> None:
     manifest = bank / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"headgate": 3', '"headgate": 4'))
+    manifest.write_text(manifest.read_text().replace('"headgate": 4', '"headgate": 5'))
     found = run(runner, "tables", bank)
     assert found.exit_code == 1
     assert "upgrade Headgate" in found.stderr
@@ -181,7 +181,7 @@ def test_every_command_has_help_with_examples(runner: CliRunner, command: str) -
 
 def test_version_names_the_package_and_the_format(runner: CliRunner) -> None:
     found = run(runner, "--version")
-    assert found.stdout == f"headgate {headgate.__version__} (store format 3)\n"
+    assert found.stdout == f"headgate {headgate.__version__} (store format 4)\n"
 
 
 def test_no_command_at_all_shows_the_commands(runner: CliRunner) -> None:

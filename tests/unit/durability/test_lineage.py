@@ -232,3 +232,37 @@ def test_a_store_of_format_2_goes_on_in_the_new_one(tmp_path: Path) -> None:
     with hg.open(tmp_path / "copy", **PROGRAM) as engine:
         assert engine.epoch == 11
         assert rows_of(engine, 5) == dict.fromkeys(range(5), "10.50")
+
+
+def test_a_store_of_format_3_goes_on_in_the_new_one(tmp_path: Path) -> None:
+    """It has short epochs, which were packed, and long ones; all of them are of whole rows."""
+    path = extracted("format3.zip", tmp_path / "bank")
+    assert verify(path).is_whole
+    reader = StoreReader.open(path)
+    assert reader.last_epoch() == 9 and reader.table("accounts", 6).num_rows == 60
+    results = {epoch: batch.to_pylist() for epoch, batch in reader.results(1, 9)}
+    tables = [reader.table("accounts", epoch).to_pylist() for epoch in range(10)]
+    query = "select sum(balance), count(*) from accounts"
+    with hg.open(path, **PROGRAM) as engine:
+        assert engine.sql(query).rows() == [(Decimal("139.50"), 60)]
+        assert engine.sql(query, epoch=6).rows() == [(Decimal("127.50"), 60)]
+        told = {"ts": datetime(2024, 1, 1, 0, 0, 9), "id": 1, "name": "once"}
+        assert engine.call_once("key", put, **told, amount=Decimal("2.00")).epoch == 7
+        options = {"order_by": "ts", "watermark": "5 seconds", "name": "held"}
+        assert engine.flush(put, **options).num_rows == 2
+        add(engine, 4)  # a row of the old files, of which the new ones have no key
+        add(engine, 70)
+        after = rows_of(engine)
+        assert engine._journal.store is not None
+        engine._journal.store.snapshot()
+        add(engine, 4)
+    assert verify(path).is_whole
+    reader = StoreReader.open(path)
+    assert {epoch: batch.to_pylist() for epoch, batch in reader.results(1, 9)} == results
+    assert [reader.table("accounts", epoch).to_pylist() for epoch in range(10)] == tables
+    backup(path, tmp_path / "copy")
+    for store in (path, tmp_path / "copy"):
+        with hg.open(store, **PROGRAM) as engine:
+            assert engine.epoch == 13
+            assert rows_of(engine, 12) == after
+            assert rows_of(engine) == {**after, 4: str(Decimal(after[4]) + 1)}

@@ -1,4 +1,4 @@
-"""Packed batches come back as they were; bytes that are none are an error, never a crash."""
+"""Short batches of format 3 are read; bytes that are none are an error, never a crash."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import pytest
 from headgate.durability import Commit, StoreReader
 from headgate.durability import format as layout
 from headgate.durability.frame import PayloadPart
-from headgate.durability.packing import ROWS_MAX, Packer, unpack
+from headgate.durability.packing import unpack
 from tests.unit.durability.conftest import Place
+from tests.unit.durability.packed import packed
 
 TEXTS = pa.dictionary(pa.int8(), pa.string())
 COLUMNS: dict[str, Any] = {
@@ -35,12 +36,6 @@ COLUMNS: dict[str, Any] = {
 BATCH = pa.record_batch(COLUMNS).replace_schema_metadata({"kind": "é", "empty": ""})
 
 
-def packed(batch: pa.RecordBatch) -> bytes:
-    found = Packer().pack(2, "t", batch)
-    assert found is not None
-    return found
-
-
 @pytest.mark.parametrize(("first", "rows"), [(0, 3), (1, 2), (2, 1), (0, 1), (1, 0)])
 def test_every_type_comes_back_with_its_nulls(first: int, rows: int) -> None:
     batch = BATCH.slice(first, rows)
@@ -54,26 +49,6 @@ def test_fields_that_cannot_be_null_stay_so() -> None:
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])
     batch = pa.record_batch([pa.array([5])], schema=schema)
     assert unpack(packed(batch)).schema.equals(schema)
-
-
-def test_a_packer_sees_another_schema_or_dictionary_under_the_same_name() -> None:
-    packer = Packer()
-    words = [pa.array([word]).cast(TEXTS) for word in ("a", "b")]
-    for column in (*words, pa.array([1]), pa.array(["x"]), *words):
-        batch = pa.record_batch({"c": column})
-        content = packer.pack(2, "t", batch)
-        assert content is not None and unpack(content).equals(batch)
-
-
-@pytest.mark.parametrize(
-    "column",
-    [
-        pa.array([[1]]), pa.array([None], pa.null()), pa.array(["x"], pa.large_string()),
-        pa.array([1] * (ROWS_MAX + 1)), pa.array([1]).dictionary_encode(),
-    ],
-)  # fmt: skip
-def test_what_has_no_packed_form_is_not_packed(column: Any) -> None:
-    assert Packer().pack(2, "t", pa.record_batch({"c": column})) is None
 
 
 def test_bytes_changed_at_random_are_an_error_or_a_sound_batch() -> None:

@@ -189,7 +189,7 @@ def test_calls_handed_in_together_have_answers_of_their_own() -> None:
 def test_only_the_newest_keys_are_remembered() -> None:
     calls = KeyedCalls(count_max=3)
     for number in range(5):
-        calls.note([(f"key {number}", "digest", {"epoch": number})])
+        calls.note([(f"key {number}", "digest", hg.Result({"epoch": number}))])
     assert calls.count == 3
     known = [calls.find(f"key {number}", "digest") for number in range(5)]
     assert [None if one is None else one["epoch"] for one in known] == [None, None, 2, 3, 4]
@@ -198,7 +198,7 @@ def test_only_the_newest_keys_are_remembered() -> None:
         again.restore(image)
     known = [again.find(f"key {number}", "digest") for number in range(5)]
     assert [None if one is None else one["epoch"] for one in known] == [None, None, 2, 3, 4]
-    again.note([("key 5", "digest", {"epoch": 5})])
+    again.note([("key 5", "digest", hg.Result({"epoch": 5}))])
     assert again.find("key 2", "digest") is None
     assert again.count == 3
 

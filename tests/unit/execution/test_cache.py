@@ -12,6 +12,8 @@ import pytest
 
 import headgate
 from headgate.compiling import cache
+from headgate.kernels import frame, versions
+from headgate.state import compiled
 from headgate.state.compiled import cache_folder
 
 # --- real processes -------------------------------------------------------------------------------
@@ -185,6 +187,12 @@ def test_what_cannot_be_fingerprinted_is_not_cached() -> None:
     scope = {"__name__": "user_program", "thing": object()}
     exec("def function(event):\n    return thing", scope)
     assert cache.fingerprint(scope["function"]) is None
+
+
+def test_a_constant_from_another_file_counts() -> None:
+    """It is in the compiled code: code that was made with another value must not be found."""
+    found = compiled._files_of(versions.found.py_func)
+    assert {frame.__file__, versions.__file__} <= found
 
 
 def test_the_folder_is_the_chosen_one_or_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:

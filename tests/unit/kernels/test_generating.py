@@ -10,7 +10,12 @@ from headgate.kernels import frame
 from tests.unit.kernels.sample import SAMPLE, generated
 
 KERNELS = Path(headgate.__file__).parent / "kernels"
-WRITERS = {"generating.py", "generating_units.py", "constraints.py"}
+WRITERS = {
+    "generating.py",
+    "generating_look_ups.py",
+    "generating_units.py",
+    "constraints.py",
+}
 
 
 def test_the_sample_is_what_is_generated() -> None:

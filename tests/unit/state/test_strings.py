@@ -117,6 +117,7 @@ def colliding(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         return np.int64(request.param + following)
 
     monkeypatch.setattr(strings, "hash_bytes", hashed)
+    monkeypatch.setattr(strings, "_plain_hash", lambda data: int(hashed(data, 0, len(data))))
     # The compiled function has the true hash inside; its Python form takes the one above.
     monkeypatch.setattr(strings, "_intern", strings._intern.py_func)
 

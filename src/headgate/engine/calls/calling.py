@@ -10,11 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
-from headgate.engine.batch import Processed
+from headgate.engine.batch import Called
 from headgate.engine.calls.keyed import Once, digest_of
 from headgate.engine.calls.queue import HandedIn, Queue, Round, Turn
+from headgate.engine.calls.values import CallReader, FewEvents
 from headgate.engine.events import check_call
 from headgate.engine.journal import EngineLock, Guard
 from headgate.engine.results import Result
@@ -60,7 +62,7 @@ class Calls:
 
     def __init__(
         self,
-        run: Callable[[Terms, pa.Table], Processed],
+        run: Callable[[Terms, pa.Table | FewEvents], Called],
         wait: Callable[[Terms, int], None],
         guard: Guard,
         lock: EngineLock,
@@ -74,7 +76,7 @@ class Calls:
         self._once = once
         self._transactions = transactions
         self._called = called  # by name: what it was called first, where that was another name
-        self._terms: dict[str, Terms] = {}
+        self._known: dict[str, tuple[Terms, CallReader]] = {}
         self._queue = Queue()
 
     # --- handing in ---------------------------------------------------------------------------
@@ -89,7 +91,8 @@ class Calls:
     def submit(self, call: Call) -> Future[Result]:
         """The promise of a call's result, which is kept when its epoch is durable."""
         self._guard.check()
-        turn = self._turn(0, call)
+        kept = {name: _kept(value) for name, value in call.columns.items()}
+        turn = self._turn(0, call._replace(columns=kept))
         promise: Future[Result] = Future()
         self._queue.submit(HandedIn(self, (turn,), [None], promise))
         return promise
@@ -155,7 +158,7 @@ class Calls:
 
     # --- what the queue needs -----------------------------------------------------------------
 
-    def run(self, terms: Terms, events: pa.Table) -> Processed:
+    def run(self, terms: Terms, events: pa.Table | FewEvents) -> Called:
         """Run events as one batch, up to the sync."""
         return self._run(terms, events)
 
@@ -193,9 +196,7 @@ class Calls:
         return shared
 
     def _claimed(self, turn: Turn, owner: HandedIn) -> Future[Result] | None:
-        if turn.key is None or turn.digest is None:
-            return None
-        return self._once.claim(turn.key, turn.digest, owner)
+        return None if turn.key is None else self._once.claim(*turn.key, owner)
 
     def _abandon(self, owner: HandedIn, calls: Sequence[Call], error: BaseException) -> None:
         """Nothing of them was handed in: whoever waits for one of their keys must not for ever."""
@@ -208,16 +209,18 @@ class Calls:
     def _turn(self, place: int, call: Call) -> Turn:
         """The call as it is to be run; what is wrong with its columns is said here."""
         transaction = find_transaction(call.transaction, self._transactions)
-        check_call(transaction, call.columns)
-        terms = self._terms.get(transaction.name)
-        if terms is None:
-            terms = self._terms[transaction.name] = of_calls(transaction)
+        known = self._known.get(transaction.name)
+        if known is None:
+            reader = CallReader(transaction.event)
+            known = self._known[transaction.name] = of_calls(transaction), reader
+        terms, reader = known
+        if call.columns.keys() != reader.names:
+            check_call(transaction, call.columns)
+        words = reader.read(call.columns)
         if call.key is None:
-            return Turn(place, terms, call.columns)
-        called = self._called.get(transaction.name)
-        return Turn(
-            place, terms, call.columns, call.key, digest_of(transaction, call.columns, called)
-        )
+            return Turn(place, terms, call.columns, words)
+        digest = digest_of(transaction, call.columns, self._called.get(transaction.name))
+        return Turn(place, terms, call.columns, words, (call.key, digest))
 
     def _run_here(self, handed: HandedIn) -> None:
         taken = Round([handed])
@@ -235,6 +238,13 @@ class Calls:
             taken.fail(error)
             if not isinstance(error, Exception):
                 raise
+
+
+def _kept(value: Any) -> Any:
+    """A value that its caller may change before it is read, as it is now."""
+    if isinstance(value, list | bytearray):
+        return value[:]
+    return value.copy() if isinstance(value, np.ndarray) else value
 
 
 def _answers(handed: HandedIn, shared: Mapping[int, Future[Result]]) -> list[Result | Exception]:

@@ -14,16 +14,16 @@ import datetime
 import hashlib
 import json
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from headgate.durability import ALIVE, SLOT
+from headgate.engine.calls.answers import columns_of
 from headgate.engine.results import Result, as_results
 from headgate.errors import ConflictError, InputError, shown
 from headgate.state.objects import NULL_FAULT, fitted, unwrapped
@@ -52,8 +52,7 @@ _SCHEMA = pa.schema(
 )
 
 
-@dataclass(frozen=True)
-class KeyedCall:
+class KeyedCall(NamedTuple):
     """A call that was applied: its number among those with a key, and how it ended."""
 
     number: int
@@ -88,9 +87,7 @@ class KeyedCalls:
         check_same(key, known.digest, digest)
         return known.answer()
 
-    def note(
-        self, calls: Iterable[tuple[str, str, Mapping[str, Any]]]
-    ) -> dict[str, pa.RecordBatch]:
+    def note(self, calls: Iterable[tuple[str, str, Result]]) -> dict[str, pa.RecordBatch]:
         """Remember keys, digests and results, and return the changes as the log takes them."""
         changed: dict[int, KeyedCall] = {}
         for key, digest, result in calls:
@@ -198,6 +195,17 @@ def keyed(
             yield keys[row], digests[row], result
 
 
+def keyed_few(
+    keys: Sequence[tuple[str, str] | None], results: Callable[[], Sequence[Result]]
+) -> Iterator[tuple[str, str, Result]]:
+    """Key, digest and result of those of few calls that have a key."""
+    if not any(keys):
+        return  # the results may wait until they are durable
+    for key, result in zip(keys, results(), strict=True):
+        if key is not None:
+            yield *key, result
+
+
 def _changes(rows: Iterable[tuple[int, KeyedCall]]) -> pa.RecordBatch:
     found = sorted(rows, key=lambda row: row[0])
     columns = [
@@ -212,8 +220,8 @@ def _changes(rows: Iterable[tuple[int, KeyedCall]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
 
 
-def _encode(values: Mapping[str, Any]) -> str:
-    return _encoder(dict(values))
+def _encode(result: Result) -> str:
+    return _encoder(columns_of(result))
 
 
 def _decode(text: str) -> dict[str, Any]:

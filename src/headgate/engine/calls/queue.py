@@ -24,14 +24,12 @@ from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from headgate.engine.batch import Processed
-from headgate.engine.calls.keyed import with_keys
-from headgate.engine.events import from_dicts
-from headgate.engine.results import Result, as_results
+from headgate.engine.batch import Called
+from headgate.engine.calls.values import TOGETHER_MAX, FewEvents, Word, events_table
+from headgate.engine.results import Result
 from headgate.engine.terms import Terms
 from headgate.errors import InputError, StoreError, describe
 
-TOGETHER_MAX = 4096  # calls of one round, and one caller's more
 GATHER_SECONDS_MAX = 0.0005  # so long a leader waits for callers that were just answered
 MANY = 32  # calls that wait: enough for a round of their own while others are synced
 THREADS = 2  # that lead what no one waits for: one runs while the other waits for the disk
@@ -43,7 +41,7 @@ _NO_GATE = threading.Lock()  # of calls that no one waits for
 class Runner(Protocol):
     """The engine, as far as calls of it on their way need it."""
 
-    def run(self, terms: Terms, events: pa.Table) -> Processed:
+    def run(self, terms: Terms, events: pa.Table | FewEvents) -> Called:
         """Run events as one batch, up to the sync."""
         ...
 
@@ -62,8 +60,8 @@ class Turn(NamedTuple):
     place: int  # among the answers of those who handed it in
     terms: Terms
     columns: Mapping[str, Any]
-    key: str | None = None
-    digest: str | None = None
+    words: Sequence[Word] | None  # the same as they are stored, where that is plain
+    key: tuple[str, str] | None = None  # and what tells its call from another
 
 
 class HandedIn:
@@ -119,7 +117,7 @@ class Ran(NamedTuple):
     """What ran as one epoch, to be answered once that is durable."""
 
     waiting: Sequence[Waiting]
-    processed: Processed
+    called: Called
 
 
 class Round:
@@ -158,14 +156,14 @@ class Round:
         """Return when all that ran is durable: once the last epoch is, all are."""
         if self._ran:
             (handed, turn), *_ = self._ran[-1].waiting
-            handed.runner.wait(turn.terms, self._ran[-1].processed.epoch)
+            handed.runner.wait(turn.terms, self._ran[-1].called.epoch)
         self._is_durable = True
 
     def answer(self) -> None:
         """Give each call its result."""
-        for waiting, (results, _, rows) in self._ran:
-            for row, result in zip(rows.tolist(), as_results(results), strict=True):
-                self._answer(waiting[row], result)
+        for waiting, (_, results) in self._ran:
+            for one, result in zip(waiting, results(), strict=True):
+                self._answer(one, result)
 
     def fail(self, error: BaseException) -> None:
         """Give those that have none yet this error; Ctrl-C is of the thread that it came to."""
@@ -182,7 +180,7 @@ class Round:
         handed, turn = waiting
         handed.answers[turn.place] = answer
         if turn.key is not None:
-            handed.runner.ended(turn.key, answer)
+            handed.runner.ended(turn.key[0], answer)
 
     def end(self) -> None:
         """Tell all of them; Ctrl-C in the middle leaves no one waiting."""
@@ -215,15 +213,13 @@ def _groups(taken: Sequence[HandedIn]) -> Iterator[list[Waiting]]:
         yield group
 
 
-def _events(group: Sequence[Waiting]) -> pa.Table:
+def _events(group: Sequence[Waiting]) -> pa.Table | FewEvents:
     _, first = group[0]
-    transaction = first.terms.route.transactions[0]
-    columns = [turn.columns for _, turn in group]
-    events = from_dicts(columns, transaction.event, f"call {transaction.name!r}")
-    if any(turn.key is not None for _, turn in group):
-        keys, digests = [turn.key for _, turn in group], [turn.digest for _, turn in group]
-        events = with_keys(events, keys, digests)
-    return events
+    columns, keys = [turn.columns for _, turn in group], [turn.key for _, turn in group]
+    rows = [turn.words for _, turn in group if turn.words is not None]
+    if len(rows) == len(group) <= TOGETHER_MAX:
+        return FewEvents(rows, columns, keys)
+    return events_table(first.terms.route.transactions[0], columns, keys)
 
 
 _OFFERED = object()  # it leads: whichever of the queue's own threads comes first

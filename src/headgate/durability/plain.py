@@ -1,0 +1,473 @@
+"""Plain batches: columns as the buffers they are, with nothing written that is implied.
+
+What is the same in all rows is written once, what counts up from 0 not at all, what few rows have
+by their places. The rest are the bytes as they stand in memory, so a batch is encoded by naming its
+buffers, and read by viewing them. Invariant: the same batch comes back, whatever way its columns
+went; and nothing that was read is used as a length or a place before it was found within its
+bounds. So that forged bytes cannot ask for much memory, only so many values may be implied.
+
+    >>> batch = pa.record_batch({"position": [0, 1, 2], "outcome": ["a", "a", "a"]})
+    >>> shape = BatchShape.of(batch.schema)
+    >>> decoded(pa.py_buffer(b"".join(PlainBatch.of(batch, shape).encode()))).equals(batch)
+    True
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from headgate.durability.describing import BatchShape, ShapeColumn, shape_of, texts_of
+
+Piece = bytes | memoryview
+_Written = list[Piece | np.ndarray]
+_HEAD = struct.Struct("<IHH")  # rows, length of the description, 0
+_COUNT = struct.Struct("<Q")
+_STEP = 8
+_ZEROS = bytes(_STEP)
+IMPLIED_MAX = 1 << 24  # values of a batch that are not written one by one
+_UNSIGNED: dict[int, np.dtype[Any]] = {width: np.dtype(f"u{width}") for width in (1, 2, 4, 8)}
+_WIDE = 16  # bytes of a decimal
+
+# How a column is written; beside it stands whether a bit per row says which rows have a value.
+EACH = 0  # every value
+SAME = 1  # one value for all rows
+COUNTED = 2  # nothing: the values are 0, 1, 2, ...
+NARROW = 3  # every value in half of its bytes: a slot in 4, a decimal in 8
+NULL = 4  # nothing: no row has a value
+MOST = 5  # the value of most rows, then places and values of the others
+FEW = 6  # places and values of the few rows that have one
+HAS_NULLS = 0x80
+
+
+class Texts(NamedTuple):
+    """A column of texts: where each begins and the last ends, from 0 on, and their bytes."""
+
+    offsets: np.ndarray  # int32, one more than rows
+    content: Piece
+
+
+class Sparse(NamedTuple):
+    """A column of which most rows have one value, or none: that, and the others by their places."""
+
+    usual: np.ndarray | None  # of one value; None: most rows are null
+    places: np.ndarray  # ascending
+    values: np.ndarray
+
+
+class Counted(NamedTuple):
+    """A column of the numbers 0, 1, 2, ..."""
+
+
+class Nulls(NamedTuple):
+    """Which rows of a column have a value: how many, and a bit for each, the lowest first."""
+
+    values: int
+    bits: np.ndarray
+
+    @classmethod
+    def of(cls, nulls: np.ndarray) -> Nulls:
+        """From an array that is True where there is no value."""
+        return cls(len(nulls) - int(np.count_nonzero(nulls)), _bits(~nulls))
+
+    def places(self, rows: int) -> np.ndarray:
+        """The rows that have one."""
+        flags = np.unpackbits(self.bits, count=rows, bitorder="little").view(np.bool_)
+        found: np.ndarray = flags.nonzero()[0]
+        return found
+
+
+PlainColumn = np.ndarray | Texts | Sparse | Counted
+
+
+@dataclass(frozen=True, slots=True)
+class PlainBatch:
+    """Some rows as the log takes them: NumPy columns of a shape, made without Arrow.
+
+    A column is an array of its type's values as Arrow has them, but of a boolean bytes 0 and 1, of
+    a decimal int64, of a slot perhaps uint32, of a dictionary column the indices, of texts `Texts`.
+    An array of one value stands for as many as there are rows, and whoever knows more of a column
+    says so by `Counted` or `Sparse`, which saves to look at every value. `nulls`, where it is not
+    None, has an array for each column that has nulls: True where there is no value.
+    """
+
+    shape: BatchShape
+    num_rows: int
+    columns: Sequence[PlainColumn]
+    nulls: Sequence[Nulls | np.ndarray | None] | None = None
+
+    @classmethod
+    def of(cls, batch: pa.RecordBatch, shape: BatchShape) -> PlainBatch:
+        """The same batch; nothing is copied that stands in memory as it should."""
+        columns, nulls = [], []
+        for array, column in zip(batch.columns, shape.columns, strict=True):
+            buffers = array.buffers()  # of a dictionary column those of its indices
+            columns.append(_viewed(array, column, buffers))
+            nulls.append(_nulls_of(array, buffers) if array.null_count else None)
+        return cls(shape, batch.num_rows, columns, nulls if any(nulls) else None)
+
+    def arrow(self) -> pa.RecordBatch:
+        """The same as an Arrow batch."""
+        return decoded(pa.py_buffer(b"".join(self.encode())))
+
+    def encode(self) -> list[Piece]:
+        """The bytes of all columns, which view those of the batch; their length is a multiple of 8.
+
+        The batch must not change before they are written.
+        """
+        shape, rows = self.shape, self.num_rows
+        head = _HEAD.pack(rows, len(shape.description), 0) + shape.description
+        ways, left = bytearray(len(shape.columns)), IMPLIED_MAX
+        pieces: list[Piece] = []
+        for number, (column, values) in enumerate(zip(shape.columns, self.columns, strict=True)):
+            nulls = None if self.nulls is None else self.nulls[number]
+            if isinstance(nulls, np.ndarray):
+                nulls = Nulls.of(nulls)
+            way, written = _encoded(column, values, nulls, rows, left >= rows)
+            ways[number] = way
+            if way & ~HAS_NULLS not in (EACH, NARROW):
+                left -= rows
+            for found in written:
+                piece = _as_bytes(found)
+                pieces += (piece, _gap(size_of(piece)))
+        head += _gap(len(head)) + ways + _gap(len(ways))
+        return [head, *(piece for piece in pieces if size_of(piece))]
+
+
+def size_of(piece: Piece) -> int:
+    return len(piece) if isinstance(piece, bytes) else piece.nbytes
+
+
+def _as_bytes(found: Piece | np.ndarray) -> Piece:
+    if isinstance(found, np.ndarray):
+        return found.reshape(-1).view(np.uint8).data if found.size else b""
+    return found
+
+
+def _gap(length: int) -> bytes:
+    return _ZEROS[: -length % _STEP]
+
+
+def viewed(array: pa.Array, column: ShapeColumn) -> np.ndarray | Texts:
+    """The values of an Arrow array as a plain column."""
+    return _viewed(array, column, array.buffers())
+
+
+def nulls_of(array: pa.Array) -> Nulls | None:
+    """Which rows of an Arrow array have a value; None: all of them."""
+    return _nulls_of(array, array.buffers()) if array.null_count else None
+
+
+def is_sparse(values: int, rows: int, width: int) -> bool:
+    """Whether so few values of this width take clearly fewer bytes by their places."""
+    return 2 * values * (4 + width) < rows * width
+
+
+def _nulls_of(array: pa.Array, buffers: list[pa.Buffer | None]) -> Nulls:
+    bits, rows, first = buffers[0], len(array), array.offset
+    if bits is None:  # of a type that has no bits: all of them are null
+        return Nulls(0, np.zeros((rows + 7) // 8, np.uint8))
+    found = np.frombuffer(bits, np.uint8)
+    if first % 8:
+        flags = np.unpackbits(found, count=first + rows, bitorder="little")
+        return Nulls(rows - array.null_count, _bits(flags[first:]))
+    return Nulls(rows - array.null_count, found[first // 8 : (first + rows + 7) // 8])
+
+
+def _viewed(
+    array: pa.Array, column: ShapeColumn, buffers: list[pa.Buffer | None]
+) -> np.ndarray | Texts:
+    """The values of an Arrow array as a plain column."""
+    if column.width < 0:
+        return Texts(*texts_of(array))
+    rows, first, data = len(array), array.offset, buffers[1]
+    if data is None:
+        return np.zeros(rows, _UNSIGNED.get(column.width, np.dtype("u1")))
+    if column.width == 0:
+        bits = np.frombuffer(data, np.uint8)
+        return np.unpackbits(bits, count=first + rows, bitorder="little")[first:]
+    if column.width == _WIDE:
+        return np.frombuffer(data, np.int64, 2 * rows, _WIDE * first).reshape(rows, 2)
+    return np.frombuffer(data, _UNSIGNED[column.width], rows, column.width * first)
+
+
+# --- what is written ------------------------------------------------------------------------------
+
+
+def _encoded(
+    column: ShapeColumn,
+    values: PlainColumn,
+    nulls: Nulls | None,
+    rows: int,
+    may_imply: bool,
+) -> tuple[int, _Written]:
+    """How a column is written, and its bytes."""
+    if isinstance(values, Counted):
+        if may_imply:
+            return COUNTED, []
+        values = counted(rows)
+    if isinstance(values, Sparse):
+        if may_imply:
+            return _sparse(values, column.width)
+        values, nulls = _spread(values, rows)
+    if nulls is not None and nulls.values == rows:
+        nulls = None
+    if nulls is not None and nulls.values == 0 and may_imply:
+        return NULL, []
+    if isinstance(values, Texts):
+        return _with_nulls(EACH, nulls, [values.offsets, values.content])
+    if len(values) == 1 and rows != 1:
+        if may_imply and nulls is None:
+            return SAME, [_value(values, column.width)]
+        values = np.repeat(values, rows, axis=0)
+    if column.width == 0:
+        if may_imply and nulls is None and rows and _are_same(values):
+            return SAME, [_value(values, 0)]
+        return _with_nulls(EACH, nulls, [_bits(values)])
+    if column.width == _WIDE:
+        values, way = _narrowed(values)
+        return _with_nulls(way, nulls, [values])
+    if values.itemsize != column.width:
+        return _with_nulls(NARROW, nulls, [np.ascontiguousarray(values)])
+    plain = np.ascontiguousarray(values).view(_UNSIGNED[column.width])
+    if rows and may_imply:
+        short = _short(plain, nulls, column)
+        if short is not None:
+            return short
+    return _with_nulls(EACH, nulls, [plain])
+
+
+def _with_nulls(way: int, nulls: Nulls | None, written: _Written) -> tuple[int, _Written]:
+    return (way, written) if nulls is None else (way | HAS_NULLS, [nulls.bits, *written])
+
+
+def _bits(flags: np.ndarray) -> np.ndarray:
+    return np.packbits(flags.astype(np.bool_, copy=False), bitorder="little")
+
+
+def _value(values: np.ndarray, width: int) -> bytes:
+    """One value in its whole width."""
+    one = values[:1]
+    if width == _WIDE and one.ndim == 1:
+        low = int(one[0])
+        return low.to_bytes(_WIDE, "little", signed=True)
+    if width > one.itemsize and one.ndim == 1:
+        return int(one[0]).to_bytes(width, "little")
+    return one.tobytes()
+
+
+def _are_same(values: np.ndarray) -> bool:
+    # Mostly the first and the last already differ.
+    return bool(values[0] == values[-1]) and bool((values == values[0]).all())
+
+
+def _narrowed(values: np.ndarray) -> tuple[np.ndarray, int]:
+    """Decimals in 8 bytes each, where they are those of at most 18 digits."""
+    if values.ndim == 1:
+        return np.ascontiguousarray(values), NARROW
+    low = np.ascontiguousarray(values[:, 0])
+    if bool((values[:, 1] == low >> 63).all()):
+        return low, NARROW
+    return np.ascontiguousarray(values), EACH
+
+
+def _short(
+    values: np.ndarray, nulls: Nulls | None, column: ShapeColumn
+) -> tuple[int, _Written] | None:
+    """A way in which a column of values that repeat or count up takes few bytes; None for others.
+
+    Bits are compared, so -0.0 is not 0.0, and one NaN not another.
+    """
+    rows, width = len(values), column.width
+    if nulls is not None:
+        if not is_sparse(nulls.values, rows, width):
+            return None
+        places = nulls.places(rows)
+        return FEW, _places(places, values[places])
+    if width == 8 and values[0] == 0 and int(values[-1]) == rows - 1 and rows > 1:
+        is_counted = pa.py_buffer(values).equals(_counted_buffer(rows))
+        return (COUNTED, []) if is_counted else None
+    if column.dictionary is None:
+        is_same = rows > 1 and _are_same(values)  # one value is as short, and faster to read
+        return (SAME, [values[:1].tobytes()]) if is_same else None
+    ends = (values[0], values[rows // 2], values[-1])
+    usual = ends[0] if ends[0] in ends[1:] else ends[1]
+    is_other = values != usual
+    others = int(np.count_nonzero(is_other))
+    if not others:
+        return (SAME, [values[:1].tobytes()]) if rows > 1 else None
+    if not is_sparse(others, rows, width):
+        return None
+    places = is_other.nonzero()[0]
+    return MOST, [usual.tobytes(), *_places(places, values[places])]
+
+
+def _sparse(column: Sparse, width: int) -> tuple[int, _Written]:
+    kind = _UNSIGNED[width]
+    written = _places(column.places, column.values.view(kind))
+    return (FEW, written) if column.usual is None else (MOST, [column.usual.view(kind), *written])
+
+
+def _spread(column: Sparse, rows: int) -> tuple[np.ndarray, Nulls | None]:
+    """The same with every value."""
+    found = np.zeros(rows, column.values.dtype)
+    if column.usual is not None:
+        found[:] = column.usual
+    found[column.places] = column.values
+    if column.usual is not None:
+        return found, None
+    nulls = np.ones(rows, np.bool_)
+    nulls[column.places] = False
+    return found, Nulls.of(nulls)
+
+
+def _places(places: np.ndarray, values: np.ndarray) -> _Written:
+    return [_COUNT.pack(len(places)), places.astype(np.uint32), values]
+
+
+@lru_cache(maxsize=8)
+def counted(rows: int) -> np.ndarray:
+    """0, 1, 2, ... of so many rows, which no one changes."""
+    found = np.arange(rows, dtype=np.uint64)
+    found.flags.writeable = False
+    return found
+
+
+@lru_cache(maxsize=8)
+def _counted_buffer(rows: int) -> pa.Buffer:
+    return pa.py_buffer(counted(rows))
+
+
+# --- what is read ---------------------------------------------------------------------------------
+
+
+class _Cursor:
+    """A body that is read from its front; ValueError where it has not as many bytes."""
+
+    def __init__(self, body: pa.Buffer) -> None:
+        self.body = body
+        self.place = 0
+
+    def take(self, size: int) -> pa.Buffer:
+        if size < 0 or self.place + size > self.body.size:
+            raise ValueError(f"{size} bytes at {self.place} of {self.body.size}")
+        found = self.body.slice(self.place, size)
+        self.place += size + -size % _STEP
+        return found
+
+    def array(self, kind: str | np.dtype, count: int) -> np.ndarray:
+        kind = np.dtype(kind)
+        return np.frombuffer(self.take(kind.itemsize * count), kind, count)
+
+
+def decoded(body: pa.Buffer) -> pa.RecordBatch:
+    """The batch of a body; ValueError or an Arrow error for bytes that are none.
+
+    Long columns view the body.
+    """
+    cursor = _Cursor(body)
+    rows, length, zero = _HEAD.unpack(memoryview(cursor.take(_HEAD.size)))
+    if zero:
+        raise ValueError("a plain batch begins otherwise")
+    shape = shape_of(cursor.take(length).to_pybytes())
+    ways = cursor.take(len(shape.columns)).to_pybytes()
+    implied = sum(way & ~HAS_NULLS not in (EACH, NARROW) for way in ways)
+    if implied * rows > IMPLIED_MAX:
+        raise ValueError(f"{rows} rows of {implied} columns that are not there")
+    arrays = [
+        column.checked(_read(cursor, column, way, rows))
+        for column, way in zip(shape.columns, ways, strict=True)
+    ]
+    if cursor.place != body.size:
+        raise ValueError(f"a plain batch of {cursor.place} bytes in {body.size}")
+    return pa.RecordBatch.from_arrays(arrays, schema=shape.schema)
+
+
+def _read(cursor: _Cursor, column: ShapeColumn, way: int, rows: int) -> pa.Array:
+    valid = cursor.take((rows + 7) // 8) if way & HAS_NULLS else None
+    way &= ~HAS_NULLS
+    if way == NULL:
+        return pa.nulls(rows, column.type)
+    if way == EACH and column.width < 0:
+        offsets = cursor.take(4 * (rows + 1))
+        # The last offset is how many bytes of text follow; the others are judged by Arrow.
+        size = int(np.frombuffer(offsets, np.int32)[-1])
+        return pa.Array.from_buffers(column.type, rows, [valid, offsets, cursor.take(size)])
+    if way == EACH:
+        size = column.width * rows if column.width else (rows + 7) // 8
+        return pa.Array.from_buffers(column.type, rows, [valid, cursor.take(size)])
+    reading = _READING.get(way)
+    if reading is None or column.width < 0:
+        raise ValueError(f"a column written in way {way}")
+    if way == FEW:
+        values, valid = _read_few(cursor, column, rows)
+    else:
+        values = reading(cursor, column, rows)
+    return pa.Array.from_buffers(column.type, rows, [valid, pa.py_buffer(values)])
+
+
+def _fixed(column: ShapeColumn) -> np.dtype:
+    if column.width not in _UNSIGNED:
+        raise ValueError(f"a column of {column.type} written in places")
+    return _UNSIGNED[column.width]
+
+
+def _read_same(cursor: _Cursor, column: ShapeColumn, rows: int) -> np.ndarray:
+    if column.width == 0:
+        flag = cursor.take(1)[0]
+        return np.full((rows + 7) // 8, 255 if flag else 0, np.uint8)
+    value = np.frombuffer(cursor.take(column.width), np.dtype((np.void, column.width)))
+    return np.repeat(value, rows)
+
+
+def _read_counted(cursor: _Cursor, column: ShapeColumn, rows: int) -> np.ndarray:
+    if column.width != 8:
+        raise ValueError(f"a column of {column.type} that counts")
+    return counted(rows)
+
+
+def _read_narrow(cursor: _Cursor, column: ShapeColumn, rows: int) -> np.ndarray:
+    if column.width == 8:
+        return cursor.array("u4", rows).astype(np.uint64)
+    if column.width != _WIDE:
+        raise ValueError(f"a column of {column.type} that is narrow")
+    low = cursor.array("i8", rows)
+    wide = np.empty((rows, 2), np.int64)
+    wide[:, 0] = low
+    wide[:, 1] = low >> 63
+    return wide
+
+
+def _read_most(cursor: _Cursor, column: ShapeColumn, rows: int) -> np.ndarray:
+    kind = _fixed(column)
+    found = np.repeat(cursor.array(kind, 1), rows)
+    _put_places(cursor, kind, found)
+    return found
+
+
+def _read_few(cursor: _Cursor, column: ShapeColumn, rows: int) -> tuple[np.ndarray, pa.Buffer]:
+    kind = _fixed(column)
+    found, flags = np.zeros(rows, kind), np.zeros(rows, np.bool_)
+    flags[_put_places(cursor, kind, found)] = True
+    return found, pa.py_buffer(_bits(flags))
+
+
+def _put_places(cursor: _Cursor, kind: np.dtype, found: np.ndarray) -> np.ndarray:
+    (count,) = _COUNT.unpack(memoryview(cursor.take(_COUNT.size)))
+    places = cursor.array("u4", count)
+    if count and int(places.max()) >= len(found):
+        raise ValueError(f"a value of row {int(places.max())} among {len(found)}")
+    found[places] = cursor.array(kind, count)
+    return places
+
+
+_READING: dict[int, Callable[[_Cursor, ShapeColumn, int], Any]] = {
+    SAME: _read_same, COUNTED: _read_counted, NARROW: _read_narrow, MOST: _read_most,
+    FEW: _read_few,
+}  # fmt: skip

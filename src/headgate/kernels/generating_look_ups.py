@@ -1,0 +1,119 @@
+"""Generating look-ups: the text by which a kernel finds the rows that the keys of an event name.
+
+Three passes over a block of events, so that waits for memory overlap: `seek` asks for the entries
+of the index, `fetch` takes the entry with the right tag and asks for its row, `confirm` compares
+the key in the row, which the step needs next anyway, and looks again where another had that tag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from headgate.state.table import Access, Table
+
+if TYPE_CHECKING:
+    from headgate.kernels.generating import Generator
+
+
+def is_found_late(access: Access) -> bool:
+    """Whether the kernel itself looks the rows up: those that are missing are not created."""
+    return not access.create
+
+
+class LookUpText:
+    """Writes the look-ups of one set of transactions."""
+
+    def __init__(self, generator: Generator) -> None:
+        self.generator = generator
+
+    def functions(self) -> list[str]:
+        """The look-up of one key, for each table."""
+        return [self._find(table) for table in self.generator.tables]
+
+    def _find(self, table: Table) -> str:
+        """The look-up of one table's key, as `state.index.find_wide` does it."""
+        number, width = self.generator.number(table), self.generator.table_width(table)
+        keys = [f"k{part}" for part in range(len(table.key))]
+        same = " and ".join(
+            f"get(words, slot * {width} + {1 + part}) == {key}" for part, key in enumerate(keys)
+        )
+        return _FIND.format(number=number, keys=", ".join(keys), value=_hash(keys), same=same)
+
+    def _late(self, number: int, write: Callable[[int, Access, str], Sequence[str]]) -> list[str]:
+        """The lines for every row that the kernel itself looks up, its table in {t}."""
+
+        def body(place: int, access: Access) -> list[str]:
+            if not is_found_late(access):
+                return []
+            table = str(self.generator.number(access.table))
+            value = _hash(self.generator.keys(number, place, access))
+            return [line.replace("{t}", table) for line in write(place, access, value)]
+
+        return self.generator.every(number, body, "k")
+
+    def seek(self, number: int) -> str:
+        def body(place: int, access: Access, value: str) -> list[str]:
+            return [f"prefetch(entries_{{t}} + 8 * ({value} & mask_{{t}}))"]
+
+        lines = [*self._late(number, body), "return 0"]
+        return self.generator.function(f"seek_{number}", lines, "e, k, frame")
+
+    def fetch(self, number: int) -> str:
+        """Rows by the tag of their entry alone: the key is compared when the row is there."""
+
+        def late(place: int, access: Access, value: str) -> list[str]:
+            return [
+                f"value = {value}",
+                "found = tagged(entries_{t}, mask_{t}, value)",
+                f"put(slots_{place}, {{k}}, found)",
+                f"prefetch(words_{{t}} + {8 * self.generator.width(access)} * found)",
+            ]
+
+        def known(place: int, access: Access) -> list[str]:
+            if is_found_late(access):
+                return []
+            table, row_bytes = self.generator.number(access.table), 8 * self.generator.width(access)
+            return [f"prefetch(words_{table} + {row_bytes} * s_{place})"]
+
+        lines = [*self._late(number, late), *self.generator.every(number, known, "k"), "return 0"]
+        return self.generator.function(f"fetch_{number}", lines, "e, k, frame")
+
+    def confirm(self, number: int) -> str:
+        """Another key may have had the same tag: then look for the key itself."""
+
+        def body(place: int, access: Access, value: str) -> list[str]:
+            width, keys = self.generator.width(access), self.generator.keys(number, place, access)
+            other = " or ".join(
+                f"get(words_{{t}}, s_{place} * {width} + {1 + part}) != {key}"
+                for part, key in enumerate(keys)
+            )
+            found = f"find_{{t}}(entries_{{t}}, mask_{{t}}, words_{{t}}, {', '.join(keys)})"
+            return [f"if s_{place} >= 0 and ({other}):", f"    put(slots_{place}, {{k}}, {found})"]
+
+        return self.generator.function(
+            f"confirm_{number}", [*self._late(number, body), "return 0"], "e, k, frame"
+        )
+
+
+def _hash(keys: Sequence[str]) -> str:
+    """The hash of a key, as `state.index.mix` makes it of its words."""
+    value = "0"
+    for key in keys:
+        value = f"mix({value}, {key})"
+    return value
+
+
+_FIND = """@njit(nogil=True)
+def find_{number}(entries, mask, words, {keys}):
+    value = {value}
+    place = value & mask
+    while True:
+        entry = get(entries, place)
+        if entry == 0:
+            return -1
+        if (entry ^ value) >> 32 == 0:
+            slot = (entry & 0xFFFFFFFF) - 1
+            if {same}:
+                return slot
+        place = (place + 1) & mask"""
