@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
-from headgate.durability.commit import ALIVE, SLOT, Commit, CommitInfo, Inlet, Recovered
+from headgate.durability.commit import (
+    ALIVE,
+    SLOT,
+    Batch,
+    Commit,
+    CommitInfo,
+    Durability,
+    Inlet,
+    Recovered,
+    check_durability,
+)
 from headgate.durability.copying import Copied, backup, restore
 from headgate.durability.examination import Report, verify
 from headgate.durability.floor import Hold
+from headgate.durability.frame import OpenFrame
 from headgate.durability.reader import StoreReader
 from headgate.durability.receiving import Receiver
 from headgate.durability.recovery import require_fingerprint
 from headgate.durability.retention import Retention, Trimmed
-from headgate.durability.store import Durability, Store, check_durability
+from headgate.durability.store import Store
 
 __all__ = [
     "ALIVE",
     "SLOT",
+    "Batch",
     "Commit",
     "CommitInfo",
     "Copied",
     "Durability",
     "Hold",
     "Inlet",
+    "OpenFrame",
     "Receiver",
     "Recovered",
     "Report",

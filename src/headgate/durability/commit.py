@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import pyarrow as pa
 
 from headgate.durability.format import Position
 from headgate.durability.plain import PlainBatch
-from headgate.errors import InvariantError
+from headgate.errors import InputError, InvariantError, shown
 
 SLOT = "__slot"
 ALIVE = "__alive"
+Durability = Literal["sync", "group", "none"]
 
 
 # What an epoch did to a table: a batch, or several of different columns, which have no slot twice.
@@ -115,6 +116,15 @@ class CommitInfo:
     bytes: int
     file: str
     offset: int
+
+
+def check_durability(durability: str, group_delay_us: int = 0) -> None:
+    """InputError unless this is a way to make commits durable."""
+    known = get_args(Durability)
+    if durability not in known:
+        raise InputError(f"durability {shown(durability)}: it is one of {', '.join(known)}")
+    if group_delay_us < 0:
+        raise InputError(f"group_delay_us is {group_delay_us}: it cannot be below 0")
 
 
 def pieces_in(changes: Changes) -> tuple[Batch, ...]:

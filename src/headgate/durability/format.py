@@ -50,7 +50,8 @@ Payload: parts, then fewer than 64 zeros, each part of
             the only one, since 4 for batches that have a type without a code (a list, a struct)
     form 1  format 3: meta as JSON, a batch of few rows packed
     form 2  meta as JSON, a batch plain: the usual form of all parts
-    kind 1  meta     always the first part: see below
+    kind 1  meta     one part: see below. The first, but where results were written while their
+                     batch still ran it stands behind them; up to format 3 always the first
     kind 2  changes  a batch; name = table; "__slot" (i8) is its first column. With "__alive"
                      (boolean) behind it and then the columns of the table these are whole rows,
                      or rows that are gone, of which only slots need be there. Without "__alive"
@@ -74,8 +75,8 @@ Payload: parts, then fewer than 64 zeros, each part of
             as a byte); 2 nothing, they are 0, 1, 2, ...; 3 every value in half of its bytes,
             unsigned of 8 and signed of 16; 4 nothing, all are null; 5 the value of most rows, then
             u64 count, u32 places (rows) and values of the others; 6 u64 count, places and values
-            of the rows that are not null. Of the ways but 0 and 3 a batch has together at most
-            2**24 values
+            of the rows that are not null; 7 the first value, and each of the others is one more
+            than the one before. Of the ways but 0 and 3 a batch has together at most 2**24 values
     packed  u16 rows, u16 description length, description, a bit per column that has nulls (in as
             many bytes as needed, like all bits lowest first), then of each column: where it has
             nulls a bit per row that has a value; bits of a boolean, bytes of any other value of

@@ -123,7 +123,7 @@ class FrameWriter:
         self._pieces.append(_ZEROS[: end - begin - size])
         self._length = end
         if self._length - self._flushed > PIECE_BYTES_MAX:
-            self._flush()
+            self.flush()
 
     def _take(self) -> list[Piece]:
         """All pieces that wait, the short ones among them joined."""
@@ -139,12 +139,13 @@ class FrameWriter:
         self._pieces = []
         return found
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
         """Write what waits to the file, where the header leaves room for itself."""
-        pieces = self._take()
+        pieces, begin = self._take(), self._offset + layout.RECORD_BYTES + self._flushed
         for piece in pieces:
             self._hash.update(piece)
-        self._file.write(self._offset + layout.RECORD_BYTES + self._flushed, *pieces)
+        self._file.write(begin, *pieces)
+        self._file.will_sync(begin, self._length - self._flushed)
         self._flushed = self._length
 
     def finish(self, epoch: int, time_us: int, durable: int) -> layout.FrameHeader:
@@ -153,7 +154,7 @@ class FrameWriter:
         self._pieces.append(_ZEROS[:gap])
         self._length += gap
         if self._flushed:
-            self._flush()
+            self.flush()
         pieces = self._take()
         for piece in pieces:
             self._hash.update(piece)
@@ -185,25 +186,36 @@ def batch_room(batch: pa.RecordBatch) -> int:
     return int(batch.nbytes + 2048 + 384 * batch.num_columns)
 
 
-def write_frame(
-    file: File,
-    place: Position,
-    shapes: Shapes,
-    commit: Commit,
-    durable: int,
-    slots: Mapping[str, int],
-) -> layout.FrameHeader:
-    """Write a commit as the frame that begins at the place."""
-    if place.checksum is None:
-        raise InvariantError(f"the log's end in {file.path} has no checksum to chain to")
-    writer = FrameWriter(file, place.offset, place.checksum, shapes)
-    return _write_parts(writer, commit, durable, slots)
+class OpenFrame:
+    """A frame that is begun while its batch still runs: results go to the file as they are made.
+
+    It is none before `finish` has written its header; until then its bytes mean nothing.
+    """
+
+    def __init__(self, file: File, place: Position, shapes: Shapes) -> None:
+        if place.checksum is None:
+            raise InvariantError(f"the log's end in {file.path} has no checksum to chain to")
+        self.place: Position = place
+        self.result_rows: int = 0
+        self._writer = FrameWriter(file, place.offset, place.checksum, shapes)
+
+    def add_results(self, batch: Batch) -> None:
+        """Write results of the batch, those that come next in its order."""
+        self._writer.add_batch(layout.PART_RESULTS, "", batch)
+        self._writer.flush()
+        self.result_rows += batch.num_rows
+
+    def finish(self, commit: Commit, durable: int, slots: Mapping[str, int]) -> layout.FrameHeader:
+        """Write all else that there is of the epoch, and with it the frame."""
+        if self.result_rows and commit.results is not None:
+            raise InvariantError(f"epoch {commit.epoch} has its results twice")
+        return _write_parts(self._writer, commit, durable, slots, self.result_rows)
 
 
 def _write_parts(
-    writer: FrameWriter, commit: Commit, durable: int, slots: Mapping[str, int]
+    writer: FrameWriter, commit: Commit, durable: int, slots: Mapping[str, int], written: int
 ) -> layout.FrameHeader:
-    writer.add_bytes(layout.PART_META, "", encode_meta(commit, slots))
+    writer.add_bytes(layout.PART_META, "", encode_meta(commit, slots, written))
     for table, changes in commit.changes.items():
         for batch in pieces_in(changes):
             writer.add_batch(layout.PART_CHANGES, table, batch)
@@ -217,16 +229,16 @@ def _write_parts(
     return writer.finish(commit.epoch, commit.time_us, durable)
 
 
-def encode_meta(commit: Commit, slots: Mapping[str, int]) -> bytes:
-    """The JSON that describes a commit."""
+def encode_meta(commit: Commit, slots: Mapping[str, int], written: int = 0) -> bytes:
+    """The JSON that describes a commit, of whose results so many are in the frame already."""
     meta: dict[str, Any] = {
         "rows": {table: rows_in(changes) for table, changes in commit.changes.items()},
         "slots": slots,
     }
     if commit.origin is not None:
         meta["source"] = commit.origin
-    if commit.results is not None:
-        meta["results"] = commit.results.num_rows
+    if commit.results is not None or written:
+        meta["results"] = written or rows_in(commit.results or ())
     if commit.inlets:
         meta["inlets"] = {name: inlet_meta(inlet) for name, inlet in commit.inlets.items()}
     if commit.input is not None:
@@ -292,9 +304,9 @@ def parts_of(payload: pa.Buffer) -> Iterator[PayloadPart]:
 
 def meta_of(payload: pa.Buffer) -> dict[str, Any]:
     """The JSON of a payload."""
-    first = next(parts_of(payload), None)
-    if first is None or first.kind != layout.PART_META:
-        raise ValueError("a payload does not begin with its meta")
+    first = next((part for part in parts_of(payload) if part.kind == layout.PART_META), None)
+    if first is None:
+        raise ValueError("a payload has no meta")
     found = json_of(first.body.to_pybytes())
     return checked_meta({"source": None, "results": None, "inlets": {}, **found})
 

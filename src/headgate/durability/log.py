@@ -18,7 +18,7 @@ from headgate.durability import format as layout
 from headgate.durability.commit import Commit
 from headgate.durability.describing import Shapes
 from headgate.durability.format import Position
-from headgate.durability.frame import write_frame
+from headgate.durability.frame import OpenFrame
 from headgate.durability.lineage import UNKNOWN, Lineage
 from headgate.durability.scan import FoundFrame
 from headgate.errors import InvariantError
@@ -81,9 +81,17 @@ class LogWriter:
         checksum = int.from_bytes(record[layout.COVERED_BYTES :], "little")
         self.position = Position(first_epoch - 1, first_epoch, len(record), checksum)
 
-    def append(self, commit: Commit, durable: int, slots: Mapping[str, int]) -> Position:
+    def open_frame(self) -> OpenFrame:
+        """The next frame, begun."""
+        return OpenFrame(self.file(), self.position, self._shapes)
+
+    def append(
+        self, frame: OpenFrame, commit: Commit, durable: int, slots: Mapping[str, int]
+    ) -> Position:
         """Write a commit's frame, not yet synced, and return the place behind it."""
-        header = write_frame(self.file(), self.position, self._shapes, commit, durable, slots)
+        if frame.place != self.position:
+            raise InvariantError(f"epoch {commit.epoch} was begun at another place of the log")
+        header = frame.finish(commit, durable, slots)
         end = self.position.offset + layout.RECORD_BYTES + header.payload_length
         self.position = Position(commit.epoch, self.position.segment, end, header.checksum)
         return self.position

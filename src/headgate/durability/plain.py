@@ -38,11 +38,12 @@ _WIDE = 16  # bytes of a decimal
 # How a column is written; beside it stands whether a bit per row says which rows have a value.
 EACH = 0  # every value
 SAME = 1  # one value for all rows
-COUNTED = 2  # nothing: the values are 0, 1, 2, ...
+COUNTED = 2  # nothing: the values are 0, 1, 2, ...; of a later piece see COUNTED_ON
 NARROW = 3  # every value in half of its bytes: a slot in 4, a decimal in 8
 NULL = 4  # nothing: no row has a value
 MOST = 5  # the value of most rows, then places and values of the others
 FEW = 6  # places and values of the few rows that have one
+COUNTED_ON = 7  # the first value: the others count on from it
 HAS_NULLS = 0x80
 
 
@@ -62,7 +63,9 @@ class Sparse(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """A column of the numbers 0, 1, 2, ..."""
+    """A column of the numbers from the first on, each one more than the one before."""
+
+    first: int = 0
 
 
 class Nulls(NamedTuple):
@@ -210,8 +213,8 @@ def _encoded(
     """How a column is written, and its bytes."""
     if isinstance(values, Counted):
         if may_imply:
-            return COUNTED, []
-        values = counted(rows)
+            return _counting(values.first)
+        values = counted(rows) + np.uint64(values.first)
     if isinstance(values, Sparse):
         if may_imply:
             return _sparse(values, column.width)
@@ -290,9 +293,10 @@ def _short(
             return None
         places = nulls.places(rows)
         return FEW, _places(places, values[places])
-    if width == 8 and values[0] == 0 and int(values[-1]) == rows - 1 and rows > 1:
-        is_counted = pa.py_buffer(values).equals(_counted_buffer(rows))
-        return (COUNTED, []) if is_counted else None
+    if width == 8 and int(values[-1]) - int(values[0]) == rows - 1 and rows > 1:
+        first = int(values[0])
+        is_counted = pa.py_buffer(values - values[0]).equals(_counted_buffer(rows))
+        return _counting(first) if is_counted else None
     if column.dictionary is None:
         is_same = rows > 1 and _are_same(values)  # one value is as short, and faster to read
         return (SAME, [values[:1].tobytes()]) if is_same else None
@@ -306,6 +310,10 @@ def _short(
         return None
     places = is_other.nonzero()[0]
     return MOST, [usual.tobytes(), *_places(places, values[places])]
+
+
+def _counting(first: int) -> tuple[int, _Written]:
+    return (COUNTED_ON, [_COUNT.pack(first)]) if first else (COUNTED, [])
 
 
 def _sparse(column: Sparse, width: int) -> tuple[int, _Written]:
@@ -432,6 +440,12 @@ def _read_counted(cursor: _Cursor, column: ShapeColumn, rows: int) -> np.ndarray
     return counted(rows)
 
 
+def _read_counted_on(cursor: _Cursor, column: ShapeColumn, rows: int) -> np.ndarray:
+    first = cursor.array("u8", 1)
+    found: np.ndarray = _read_counted(cursor, column, rows) + first
+    return found
+
+
 def _read_narrow(cursor: _Cursor, column: ShapeColumn, rows: int) -> np.ndarray:
     if column.width == 8:
         return cursor.array("u4", rows).astype(np.uint64)
@@ -469,5 +483,5 @@ def _put_places(cursor: _Cursor, kind: np.dtype, found: np.ndarray) -> np.ndarra
 
 _READING: dict[int, Callable[[_Cursor, ShapeColumn, int], Any]] = {
     SAME: _read_same, COUNTED: _read_counted, NARROW: _read_narrow, MOST: _read_most,
-    FEW: _read_few,
+    FEW: _read_few, COUNTED_ON: _read_counted_on,
 }  # fmt: skip

@@ -14,23 +14,30 @@ Durability, what an acknowledged epoch survives:
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Literal, NoReturn, get_args
+from typing import Any, NoReturn
 
 import pyarrow as pa
 
 from headgate.durability import format as layout
-from headgate.durability.commit import Commit, Mark, Recovered, check_images, mark_at, next_mark
+from headgate.durability.commit import (
+    Batch,
+    Commit,
+    Durability,
+    Mark,
+    Recovered,
+    check_durability,
+    check_images,
+    mark_at,
+    next_mark,
+)
 from headgate.durability.compaction import write_next
 from headgate.durability.folder import check_folder, prepare_folder, sound_floor
+from headgate.durability.frame import OpenFrame
 from headgate.durability.head import Head, read_head
-from headgate.durability.lineage import (
-    UNKNOWN,
-    Lineage,
-)
+from headgate.durability.lineage import UNKNOWN, Lineage
 from headgate.durability.log import SEGMENT_BYTES, LogWriter
 from headgate.durability.manifest import write_manifest
 from headgate.durability.receiving import Receiver
@@ -39,18 +46,10 @@ from headgate.durability.recovery import Outcome, recover_store
 from headgate.durability.retention import Retention, Trimmed, Trimmer, is_due
 from headgate.durability.scan import LogReader
 from headgate.durability.snapshot import snapshot_epochs
-from headgate.errors import (
-    HeadgateError,
-    InputError,
-    InvariantError,
-    StoreError,
-    describe,
-    forked,
-    shown,
-)
+from headgate.errors import InputError, InvariantError, StoreError, forked
 from headgate.io import Clock, Disk, Lock, RealClock, RealDisk, local_folder, make_folders
+from headgate.io import reason_of as _reason
 
-Durability = Literal["sync", "group", "none"]
 GROUP_DELAY_US = 2000
 
 
@@ -202,29 +201,45 @@ class Store:
             self._input_epoch = position.epoch
         return outcome
 
-    def append(self, commit: Commit) -> int:
-        """Write a commit to the log, not yet durable, and return the ticket to wait for."""
-        with self._appending:
-            log, last = self._opened()
-            mark = next_mark(last, commit)
-            with self._doing(f"append epoch {commit.epoch}"):
-                self._prove_own()
-                if log.is_full():
-                    self._begin_segment(log)
-                start = log.position.offset
-                position = log.append(commit, self._synced_epoch, mark.slots)
-            self._bytes += position.offset - start
-            if commit.input is not None:
-                self._input_epoch = commit.epoch
-            with self._changed:
-                self._appended = mark_at(mark, position)
-            return commit.epoch
+    def open_frame(self) -> OpenFrame:
+        """Begin the next frame, so that results can be written while their batch still runs."""
+        with self._appending, self._doing("begin an epoch"):
+            return self._begin(self._opened()[0])
+
+    def _begin(self, log: LogWriter) -> OpenFrame:
+        self._prove_own()
+        if log.is_full():
+            self._begin_segment(log)
+        return log.open_frame()
 
     def _begin_segment(self, log: LogWriter) -> None:
         """Begin a segment once everything before it is synced and its publication is, too."""
         self._sync(log.position.epoch)
         self._published().sync()
         log.begin_segment()
+
+    def add_results(self, frame: OpenFrame, batch: Batch) -> None:
+        """Write results of the batch that runs, not yet durable."""
+        with self._doing("write results"):
+            frame.add_results(batch)
+
+    def append(self, commit: Commit, frame: OpenFrame | None = None) -> int:
+        """Write a commit to the log, not yet durable, and return the ticket to wait for."""
+        with self._appending:
+            log, last = self._opened()
+            mark = next_mark(last, commit)
+            with self._doing(f"append epoch {commit.epoch}"):
+                if frame is None:
+                    frame = self._begin(log)
+                else:
+                    self._prove_own()
+                position = log.append(frame, commit, self._synced_epoch, mark.slots)
+            self._bytes += position.offset - frame.place.offset
+            if commit.input is not None:
+                self._input_epoch = commit.epoch
+            with self._changed:
+                self._appended = mark_at(mark, position)
+            return commit.epoch
 
     def wait(self, ticket: int) -> None:
         """Return when the epoch is as durable as the store promises, and published.
@@ -479,20 +494,3 @@ class Store:
 
 def _nobody(reason: str) -> None:
     """Nobody is to be told."""
-
-
-def check_durability(durability: str, group_delay_us: int = 0) -> None:
-    """InputError unless this is a way to make commits durable."""
-    known = get_args(Durability)
-    if durability not in known:
-        raise InputError(f"durability {shown(durability)}: it is one of {', '.join(known)}")
-    if group_delay_us < 0:
-        raise InputError(f"group_delay_us is {group_delay_us}: it cannot be below 0")
-
-
-def _reason(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"the disk is full ({error}): free some space"
-    if isinstance(error, HeadgateError):
-        return str(error)
-    return describe(error)

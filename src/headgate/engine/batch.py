@@ -25,7 +25,7 @@ from headgate.engine.calls.keyed import keyed, keyed_few
 from headgate.engine.calls.values import FewEvents
 from headgate.engine.declaring.declarations import DeclaredStreams
 from headgate.engine.events import carried_kinds, with_nulls
-from headgate.engine.journal import EngineLock, Guard, Journal
+from headgate.engine.journal import EngineLock, Guard, Journal, OpenRecord
 from headgate.engine.memory import Memory
 from headgate.engine.metrics import Meter, StreamMetrics
 from headgate.engine.origins import Applied, Caller, Origins
@@ -258,15 +258,26 @@ class Batches:
     ) -> Processed:
         """The same for a batch that goes the straight path."""
         meter, inlet = self._meter(terms), terms.inlet_name(origin)
-        ordered, epoch = self._now(), self._memory.epoch + 1
+        ordered, epoch, begun = self._now(), self._memory.epoch + 1, None
         with self._guard.all_or_stopped():
-            ran = path.run(plain, epoch, is_logged=self._journal.store is not None)
+            if path.is_long(plain):
+                # Results of its first events are written while the others run, and the rest of
+                # them made while the record is synced, by as many threads as there may be.
+                begun = self._journal.begin(epoch, later=later or path.threads > 1)
+            ran = path.run(plain, epoch, begun)
             executed = self._now()
-            self._commit(ran, ran.logged, origin, {}, NO_BORDER, {}, meter, later=later)
-        meter.note_batch(ran.tally, plain.latest, (began, ordered, executed))
-        self.origins.note(origin, ran.batch, ran.tally, epoch, meter.name, inlet)
+            if begun is not None:
+                behind = later or begun.is_beside
+                self._commit(ran, None, origin, {}, NO_BORDER, {}, meter, begun, later=behind)
+                made = ran.made()
+            else:
+                made = ran.made()
+                logged = made.batch if self._journal.store is None else ran.logged(made)
+                self._commit(ran, logged, origin, {}, NO_BORDER, {}, meter, later=later)
+        meter.note_batch(made.tally, plain.latest, (began, ordered, executed))
+        self.origins.note(origin, made.batch, made.tally, epoch, meter.name, inlet)
         self.idle.note(terms, inlet, self._memory.inlets)
-        return Processed(ran.results, epoch, path.rows(ran.results.num_rows))
+        return Processed(made.table(epoch), epoch, path.rows(made.batch.num_rows))
 
     @ahead_of_readers
     def _run_few(self, terms: Terms, few: FewCalls, events: FewEvents) -> Called:
@@ -288,16 +299,17 @@ class Batches:
     def _commit(
         self,
         execution: Execution | StraightBatch,
-        batch: pa.RecordBatch | PlainBatch,
+        batch: pa.RecordBatch | PlainBatch | None,
         origin: Origin | None,
         inlets: Mapping[str, Inlet],
         border: Border,
         known: Mapping[str, pa.RecordBatch],
         meter: Meter,
+        begun: OpenRecord | None = None,
         *,
         later: bool,
     ) -> None:
-        """Append the epoch to the log and make it the engine's own."""
+        """Append the epoch to the log, where it may be begun, and make it the engine's own."""
         memory, gathered = self._memory, None
         if self._journal.store is not None and not self._is_rerunning:
             is_input = border.input is not None
@@ -308,7 +320,7 @@ class Batches:
                 {**memory.filed(gathered), **known} if gathered is not None else {}, batch, inlets,
                 border.input, border.fingerprint, memory.used_slots() if is_input else {},
             )  # fmt: skip
-            self._journal.append(commit, later=later, meter=meter)
+            self._journal.append(commit, later=later, meter=meter, begun=begun)
         memory.advance(origin, inlets, execution.changed, gathered)
         if not self._is_rerunning:
             images = memory.images if self._logs_input else None

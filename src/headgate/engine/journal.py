@@ -26,7 +26,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from headgate.durability import Commit, Receiver, Recovered, Retention, Store, check_durability
+from headgate.durability import (
+    Batch,
+    Commit,
+    OpenFrame,
+    Receiver,
+    Recovered,
+    Retention,
+    Store,
+    check_durability,
+)
 from headgate.engine.metrics import Meter, Stopwatch
 from headgate.errors import InvariantError, StoreError, describe, forked
 from headgate.io import Clock, Disk, RealClock
@@ -108,7 +117,24 @@ class Journal:
         """Whom to tell, in the writing thread, what became durable while no one waited for it."""
         self._publish = publish
 
-    def append(self, commit: Commit, *, later: bool, meter: Meter | None = None) -> None:
+    def begin(self, epoch: int, *, later: bool) -> OpenRecord | None:
+        """Begin the record of the next epoch, whose results are handed over as they are made.
+
+        With `later` the writing thread writes them, beside the batch that still runs.
+        """
+        if self.store is None:
+            return None
+        self._await_appended(self.store, epoch - 1)
+        return OpenRecord(self.store, self._writing() if later else None)
+
+    def append(
+        self,
+        commit: Commit,
+        *,
+        later: bool,
+        meter: Meter | None = None,
+        begun: OpenRecord | None = None,
+    ) -> None:
         """Write a log record here, or in the writing thread when `later`; the meter counts it.
 
         The engine's lock sees to it that epochs come here in order.
@@ -116,13 +142,17 @@ class Journal:
         if self.store is None:
             return
         if not later:
-            self._write(self.store, commit, meter)
+            self._write(self.store, commit, meter, begun)
             return
-        if self._writers is None:
-            self._writers = ThreadPoolExecutor(1, thread_name_prefix="headgate-log")
         with self._changed:
             self._waiting += 1
-        self._writers.submit(self._write_behind, self.store, commit, meter)
+        self._writing().submit(self._write_behind, self.store, commit, meter, begun)
+
+    def _writing(self) -> ThreadPoolExecutor:
+        """The thread that writes behind the engine."""
+        if self._writers is None:
+            self._writers = ThreadPoolExecutor(1, thread_name_prefix="headgate-log")
+        return self._writers
 
     def await_room(self) -> None:
         """Return when another record may be handed to the writing thread, or none will be."""
@@ -131,12 +161,14 @@ class Journal:
                 lambda: self._waiting + self._written < FRAMES_AHEAD_MAX or self._failure
             )
 
-    def _write(self, store: Store, commit: Commit, meter: Meter | None) -> None:
+    def _write(
+        self, store: Store, commit: Commit, meter: Meter | None, begun: OpenRecord | None
+    ) -> None:
         """Append the record behind the one before it; what fails, fails for all who wait."""
         self._await_appended(store, commit.epoch - 1)
         began, before = self._now(), store.log_bytes()
         try:
-            store.append(commit)
+            store.append(commit, None if begun is None else begun.frame())
         except BaseException as error:
             self._fail(error)
             raise
@@ -152,10 +184,12 @@ class Journal:
             meter.steps["log"].note(seconds)
             meter.log_bytes += size
 
-    def _write_behind(self, store: Store, commit: Commit, meter: Meter | None) -> None:
+    def _write_behind(
+        self, store: Store, commit: Commit, meter: Meter | None, begun: OpenRecord | None
+    ) -> None:
         """As `_write`, and sync, unless another waits: no one may be there yet to ask for it."""
         try:
-            self._write(store, commit, meter)
+            self._write(store, commit, meter, begun)
             with self._changed:
                 self._waiting -= 1
                 self._written += 1
@@ -249,6 +283,34 @@ class Journal:
                 threads.shutdown(wait=True)
         if self.store is not None:
             self.store.close()
+
+
+class OpenRecord:
+    """A record of the log that is written while its batch runs, here or in the writing thread."""
+
+    def __init__(self, store: Store, writing: ThreadPoolExecutor | None) -> None:
+        self._store, self._frame = store, store.open_frame()
+        self._writing = writing
+        self._handed: list[Future[None]] = []
+
+    @property
+    def is_beside(self) -> bool:
+        """Whether another thread writes."""
+        return self._writing is not None
+
+    def add_results(self, batch: Batch) -> None:
+        """Hand over the results that come next; the batch must not change any more."""
+        if self._writing is None:
+            self._store.add_results(self._frame, batch)
+        else:
+            add = self._store.add_results
+            self._handed.append(self._writing.submit(add, self._frame, batch))
+
+    def frame(self) -> OpenFrame:
+        """What was begun, with all results in it."""
+        for one in self._handed:
+            one.result()
+        return self._frame
 
 
 def _nobody(*_: object) -> None:

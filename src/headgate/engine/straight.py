@@ -9,18 +9,20 @@ takes the general way (batch.py). Invariant: both give the same rows, results an
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from headgate.durability.frame import PIECE_ROWS_MAX
 from headgate.durability.plain import PlainBatch
 from headgate.engine.arriving import arranger_of, is_sorted_throughout
 from headgate.engine.calls.keyed import KEY
-from headgate.engine.metrics import Tally
-from headgate.engine.straight_results import StraightResults, is_wide
+from headgate.engine.journal import OpenRecord
+from headgate.engine.straight_results import Made, StraightResults, is_wide
 from headgate.engine.terms import Terms
 from headgate.errors import check_invariant
 from headgate.execution.run import Work
@@ -28,6 +30,7 @@ from headgate.execution.straight import Given, StraightRun, is_straight
 from headgate.isolation.executor import Executor
 from headgate.kernels.codes import lacks
 from headgate.kernels.pointers import address
+from headgate.parallel.ahead import LookAhead
 from headgate.state.columns import is_in_time, to_stored
 from headgate.state.fitting import one_array, unmarked
 from headgate.state.layout import STORED
@@ -37,6 +40,9 @@ from headgate.state.types import BOUNDS, PLAIN_KINDS, Column
 # By columns of these types one can sort as they stand.
 _SORTED = frozenset(("int", "bigint", "timestamp", "date"))
 _TIMES = frozenset(("timestamp", "date"))
+# Of so many events the results go to the log while the next ones run: as many as a piece of a
+# record has, and enough that another thread is worth its while.
+SECTION_EVENTS = PIECE_ROWS_MAX
 
 
 class Plain(NamedTuple):
@@ -68,14 +74,12 @@ class Stored(NamedTuple):
 
 @dataclass(frozen=True)
 class StraightBatch:
-    """What running a plain batch gave."""
+    """What running a plain batch gave; its results are asked for once, before the next batch."""
 
-    results: pa.Table  # with the epoch, as the user sees them
-    batch: pa.RecordBatch  # without it
-    logged: pa.RecordBatch | PlainBatch  # the same as the log takes it
-    tally: Tally
     changed: dict[str, Slots]
     written: Mapping[str, tuple[str, ...]]  # by table: the only columns that rows may differ in
+    made: Callable[[], Made]
+    logged: Callable[[Made], pa.RecordBatch | PlainBatch]  # the results as the log takes them
 
 
 def straight_of(terms: Terms, executor: Executor) -> StraightPath | None:
@@ -111,6 +115,7 @@ class StraightPath:
         self._signatures = self._program.signatures
         self._routing = arranger_of(terms, self._program).routing
         self._run = StraightRun(self._program)
+        self._ahead = LookAhead(self._run)
         self._order = terms.order_by[0] if terms.order_by else None
         self._order_key = None if self._order is None else _key(self._order)
         # By transaction: which of the needed columns are its own, in their order.
@@ -118,6 +123,7 @@ class StraightPath:
         self._needs = self._all_needs()
         self._schema: pa.Schema | None = None  # of events that may be plain
         self._places: dict[str, int] = {}  # of the columns in that schema
+        self._first_place = 0  # of one that is needed
         self._results = StraightResults(terms, self._program)
 
     def _all_needs(self) -> dict[tuple[str, str], Need]:
@@ -143,6 +149,8 @@ class StraightPath:
         schema, count = events.schema, events.num_rows
         if not count or not (schema is self._schema or self._knows(schema)):
             return None
+        if events.column(self._first_place).num_chunks > 1:
+            events = events.combine_chunks()
         route = None
         if self._routing is not None:
             route = self._route(events)
@@ -191,6 +199,7 @@ class StraightPath:
             if size is not None and not is_as_declared:
                 return False
         self._schema, self._places = schema, places
+        self._first_place = next(iter(places.values()), 0)
         return True
 
     def _chunk(self, events: pa.Table, name: str) -> pa.Array | None:
@@ -267,8 +276,17 @@ class StraightPath:
 
     # --- execute ------------------------------------------------------------------------------
 
-    def run(self, plain: Plain, epoch: int, *, is_logged: bool = False) -> StraightBatch:
-        """Run a plain batch, and make its results."""
+    def is_long(self, plain: Plain) -> bool:
+        """Whether a batch is worked in sections, so that its results are logged meanwhile."""
+        return plain.given.count > SECTION_EVENTS
+
+    @property
+    def threads(self) -> int:
+        """How many may work on a batch."""
+        return self._terms.scheme.threads
+
+    def run(self, plain: Plain, epoch: int, begun: OpenRecord | None = None) -> StraightBatch:
+        """Run a plain batch; where a record of the log is begun, the results go into it."""
         given, scheduler = plain.given, self._executor.scheduler
         outs = []  # by transaction: words of its output x positions
         for signature in self._signatures:
@@ -279,15 +297,43 @@ class StraightPath:
         def interpret(position: int) -> str | None:
             return self._interpreted(plain, outs, position, epoch)
 
-        began = scheduler.clock.busy()
-        aborted = self._run.run(given, epoch, interpret)
-        scheduler.note_serial(scheduler.clock.busy() - began, given.count, len(aborted))
-        changed = self._run.changed()
-        made = self._results.made(given, plain.order, outs, aborted, self._run.reason)
+        busy = scheduler.clock.busy
+        began, used = busy(), 0.0
+        self._run.begin(given, epoch)
+        step = SECTION_EVENTS if begun is not None or self.threads > 1 else given.count
+        with closing(self._sections(given.count, step)) as sections:
+            for section, place in sections:
+                failed = self._run.run(section.start, section.stop, interpret, place)
+                if begun is not None:
+                    paused = busy()
+                    begun.add_results(self._section(plain, outs, failed, section))
+                    used += busy() - paused
+        aborted = self._run.aborted
+        scheduler.note_serial(busy() - began - used, given.count, len(aborted))
+        return StraightBatch(
+            self._run.changed(),
+            self._program.written,
+            lambda: self._made(plain, outs, aborted),
+            lambda made: self._results.logged(made, given.route),
+        )
+
+    def _sections(self, count: int, step: int) -> Generator[tuple[range, int | None]]:
+        """The sections of a batch in their order, and where the slots of each were found ahead."""
+        cuts = [range(first, min(first + step, count)) for first in range(0, count, step)]
+        if len(cuts) > 1 and self.threads > 1 and self._ahead.is_ready():
+            return self._ahead.over(cuts)
+        return ((section, None) for section in cuts)
+
+    def _section(
+        self, plain: Plain, outs: Sequence[np.ndarray], failed: np.ndarray, section: range
+    ) -> pa.RecordBatch | PlainBatch:
+        reasons = self._run.reason
+        return self._results.section(plain.given, plain.order, outs, failed, reasons, section)
+
+    def _made(self, plain: Plain, outs: Sequence[np.ndarray], aborted: np.ndarray) -> Made:
+        made = self._results.made(plain.given, plain.order, outs, aborted, self._run.reason)
         self._run.reason[aborted] = 0
-        logged = self._results.logged(made, given.route) if is_logged else made.batch
-        written = self._program.written
-        return StraightBatch(made.table(epoch), made.batch, logged, made.tally, changed, written)
+        return made
 
     def _interpreted(
         self, plain: Plain, outs: Sequence[np.ndarray], position: int, epoch: int

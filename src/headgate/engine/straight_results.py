@@ -83,11 +83,12 @@ class StraightResults:
         outs: Sequence[np.ndarray],
         aborted: np.ndarray,
         reasons: np.ndarray,
+        first: int = 0,
     ) -> Made:
         """The results of a batch, by the columns of its order and of its outputs, and by who did
-        not commit and why."""
+        not commit and why; of a section of one, from the position `first` on."""
         count, route, failed, tally = given.count, given.route, _NONE_FAILED, Tally()
-        position, transaction, outcome, reason = self._same.of(count)
+        position, transaction, outcome, reason = self._same.of(first, count)
         if route is not None:
             transaction = _words(route.astype(np.int8), pa.int8(), self._program.names)
         valid = None
@@ -104,7 +105,31 @@ class StraightResults:
         batch = pa.RecordBatch.from_arrays(columns, schema=self._without_epoch)
         return Made(columns, batch, tally, failed, self._schema)
 
-    def logged(self, made: Made, route: np.ndarray | None) -> PlainBatch | pa.RecordBatch:
+    def section(
+        self,
+        given: Given,
+        order: Sequence[pa.Array],
+        outs: Sequence[np.ndarray],
+        aborted: np.ndarray,
+        reasons: np.ndarray,
+        section: range,
+    ) -> PlainBatch | pa.RecordBatch:
+        """The results of a section of a batch, for the log."""
+        first, last = section.start, section.stop
+        route = None if given.route is None else given.route[first:last]
+        made = self.made(
+            Given(len(section), [], [], route),
+            [column.slice(first, len(section)) for column in order],
+            [out[:, first:last] for out in outs],
+            aborted - first,
+            reasons[first:last],
+            first,
+        )
+        return self.logged(made, route, first)
+
+    def logged(
+        self, made: Made, route: np.ndarray | None, first: int = 0
+    ) -> PlainBatch | pa.RecordBatch:
         """The same as the log takes it, with what is known of the columns: it need not look."""
         columns, failed, count = made.columns, made.failed, made.batch.num_rows
         if count > PIECE_ROWS_MAX:
@@ -122,7 +147,7 @@ class StraightResults:
         transaction = np.zeros(1, np.int8) if route is None else route.astype(np.int8)
         outcome, reason, no_reason = failed.logged(count)
         nulls = [None, None, None, no_reason, *(nulls_of(array) for array, _ in rest)]
-        position = Counted() if count > 1 else np.zeros(1, np.int64)
+        position = Counted(first) if count > 1 else np.full(1, first, np.int64)
         values = [position, transaction, outcome, reason, *found]
         return PlainBatch(shape, count, values, nulls)
 
@@ -244,11 +269,11 @@ class _SameColumns:
         self._room = 0
         self._columns: tuple[pa.Array, ...] = ()
 
-    def of(self, count: int) -> list[pa.Array]:
+    def of(self, first: int, count: int) -> list[pa.Array]:
         """Position, transaction, outcome and reason of so many events."""
-        if count > self._room:
-            self._make(max(_FIRST_ROWS, 2 * count))
-        return [column.slice(0, count) for column in self._columns]
+        if first + count > self._room:
+            self._make(max(_FIRST_ROWS, 2 * (first + count)))
+        return [column.slice(first, count) for column in self._columns]
 
     def _make(self, room: int) -> None:
         counted, zeros = np.arange(room), np.zeros(room, np.int8)

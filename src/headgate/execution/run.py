@@ -19,6 +19,7 @@ from headgate.execution.interpreter import error_reason, has_lost_its_error
 from headgate.execution.spans import Spans
 from headgate.kernels.frame import Frame
 from headgate.kernels.pointers import address
+from headgate.kernels.serial import BLOCK_EVENTS
 from headgate.state.columns import StoredColumn
 from headgate.state.constraint import Constraint, Unique
 from headgate.state.integrity import child_counts, unique_entries
@@ -217,7 +218,8 @@ class Run:
                 position = int(self.progress[0])
                 if position < 0:  # it did not come to run: the kernel itself did not compile
                     raise
-                kernel.restore(begin, position, self.frame.address)
+                place = (position - begin) % BLOCK_EVENTS
+                kernel.restore(position, place, self.frame.address)
                 self._note_outcomes(begin, position)
                 if has_lost_its_error(error):
                     kernel.resolve(position, position + 1, self.frame.address)

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from headgate.execution.interpreter import error_reason, has_lost_its_error
 from headgate.execution.program import Program
+from headgate.kernels.building import compile_first
 from headgate.kernels.frame import ABORTED, ABORTED_COUNT, COUNT, EPOCH, REASON, ROUTE
 from headgate.kernels.generating_look_ups import is_found_late
 from headgate.kernels.pointers import address
@@ -82,11 +83,8 @@ class StraightRun:
 
     # --- a batch ------------------------------------------------------------------------------
 
-    def run(self, given: Given, epoch: int, interpret: Interpret) -> np.ndarray:
-        """Run a batch; returns the positions that did not commit, until the next one.
-
-        Their reasons are in `reason`, to be put back to zero.
-        """
+    def begin(self, given: Given, epoch: int) -> None:
+        """Make ready for a batch, which `run` then runs, whole or section by section."""
         frame, count = self._frame, given.count
         self.place_rows(given)
         self._reserve(given)
@@ -97,22 +95,60 @@ class StraightRun:
         frame[ROUTE] = 0 if given.route is None else address(given.route)
         frame[COUNT], frame[EPOCH], frame[ABORTED_COUNT] = count, epoch, 0
         self._counts.fill(0)
-        begin = 0
-        while begin < count:
+
+    def run(
+        self, begin: int, end: int, interpret: Interpret, place: int | None = None
+    ) -> np.ndarray:
+        """Run the positions begin..end; returns those that did not commit, until the next batch.
+
+        Their reasons are in `reason`, to be put back to zero. Where `look_ahead` has found their
+        slots, `place` says where these stand.
+        """
+        frame, kernel = self._frame, self._kernel
+        first, epoch = int(frame[ABORTED_COUNT]), int(frame[EPOCH])
+        while begin < end:
             self._progress[0] = -1
             try:
-                self._kernel.run(begin, count, epoch, self._address)
+                if place is None:
+                    kernel.run(begin, end, epoch, self._address)
+                else:
+                    kernel.run_found(begin, end, place, epoch, self._address)
                 break
             except Exception as error:
-                begin = self._go_on(begin, error, interpret)
-        return self._aborted[: frame[ABORTED_COUNT]]
+                after = self._go_on(begin, error, interpret, place)
+                place = None if place is None else place + after - begin
+                begin = after
+        return self._aborted[first : frame[ABORTED_COUNT]]
 
-    def _go_on(self, begin: int, error: Exception, interpret: Interpret) -> int:
+    def make_room(self, slots: int) -> None:
+        """Room for so many slots of each access that `look_ahead` finds."""
+        for place, access in enumerate(self._accesses):
+            if access.is_single and is_found_late(access):
+                self._room(f"slots_{place}", slots)
+
+    def compile_ahead(self) -> None:
+        """Have the kernels of look-ups ahead: they are needed for long batches only."""
+        compile_first(self._kernel.look_ahead)
+        compile_first(self._kernel.run_found)
+
+    def look_ahead(self, begin: int, end: int, place: int) -> None:
+        """Find the slots of positions begin..end, as they are from `begin` of the batch to its
+        end: another thread may do it while others run."""
+        self._kernel.look_ahead(begin, end, place, self._address)
+
+    @property
+    def aborted(self) -> np.ndarray:
+        """All positions that did not commit so far, until the next batch."""
+        return self._aborted[: self._frame[ABORTED_COUNT]]
+
+    def _go_on(self, begin: int, error: Exception, interpret: Interpret, place: int | None) -> int:
         """Undo the event that raised and note why; returns the position after it."""
         position = int(self._progress[0])
         if position < 0:  # it did not come to run: the kernel itself did not compile
             raise error
-        self._kernel.restore(begin, position, self._address)
+        known = position - begin
+        at = known % BLOCK_EVENTS if place is None else place + known
+        self._kernel.restore(position, at, self._address)
         reason = interpret(position) if has_lost_its_error(error) else error_reason(error)
         if reason is not None:
             count = int(self._frame[ABORTED_COUNT])

@@ -12,6 +12,7 @@ from headgate.io.disk import (
     make_folders,
     read_file,
     read_fully,
+    reason_of,
     replace_file,
     write_fully,
 )
@@ -30,6 +31,7 @@ __all__ = [
     "make_folders",
     "read_file",
     "read_fully",
+    "reason_of",
     "replace_file",
     "write_fully",
 ]

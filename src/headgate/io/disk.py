@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
-from headgate.errors import InputError, shown
+from headgate.errors import HeadgateError, InputError, describe, shown
 
 OpenMode = Literal["read", "write", "create", "new"]
 
@@ -41,6 +41,10 @@ class File(Protocol):
         """Write the pieces one after another from the offset on, all of them."""
         ...
 
+    def will_sync(self, offset: int, size: int) -> None:
+        """Say what is synced soon, so that the disk may begin; changes nothing else."""
+        ...
+
     def truncate(self, size: int) -> None:
         """Cut or extend the file to the size."""
         ...
@@ -50,6 +54,13 @@ class File(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+def reason_of(error: BaseException) -> str:
+    """What failed, in words that say what to do where that is known."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"the disk is full ({error}): free some space"
+    return str(error) if isinstance(error, HeadgateError) else describe(error)
 
 
 class Lock(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import os
@@ -10,6 +11,7 @@ import secrets
 import stat
 import time
 import weakref
+from typing import Any
 
 from headgate.errors import LockedError
 from headgate.io.disk import OpenMode, read_fully, write_fully
@@ -33,6 +35,21 @@ def _shrink(descriptor: int, size: int) -> None:
         size = max(0, size - _SHRINK_BYTES)
         os.ftruncate(descriptor, size)
         time.sleep(_SHRINK_PAUSE_S)
+
+
+def _sync_file_range() -> Any:
+    """Linux's call that begins to write pages and waits for nothing; None elsewhere."""
+    try:
+        found = ctypes.CDLL(None).sync_file_range
+    except (OSError, AttributeError):
+        return None
+    found.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+    return found
+
+
+# What it returns is of no interest: whatever fails here fails again when it is synced.
+_begin_writing = _sync_file_range()
+_SYNC_FILE_RANGE_WRITE = 2
 
 
 def _sync_data(descriptor: int) -> None:
@@ -72,6 +89,10 @@ class RealFile:
         if hasattr(os, "posix_fadvise"):
             with contextlib.suppress(OSError):
                 os.posix_fadvise(self._descriptor, offset, size, os.POSIX_FADV_WILLNEED)
+
+    def will_sync(self, offset: int, size: int) -> None:
+        if _begin_writing is not None:
+            _begin_writing(self._descriptor, offset, size, _SYNC_FILE_RANGE_WRITE)
 
     def write(self, offset: int, *pieces: memoryview | bytes) -> None:
         write_fully(self._pwritev, offset, pieces)

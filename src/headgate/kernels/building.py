@@ -65,10 +65,12 @@ from headgate.state.table import Access, Table
 class Kernel:
     """The compiled loop and the undo of one event, and who writes more for these transactions."""
 
+    generator: Generator
     run: Any
     restore: Any
     resolve: Any  # the look-ups of a whole batch
-    generator: Generator
+    look_ahead: Any  # those of a section, by another thread
+    run_found: Any  # the loop over such a section
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -99,7 +101,8 @@ def build_kernel(
     """
     generator = Generator(signatures, declared, updates)
     made = _build("kernel", generator, generator.source(), [serial], _scope(generator))
-    return Kernel(made["run"], made["restore"], made["resolve"], generator)
+    names = ("run", "restore", "resolve", "look_ahead", "run_found")
+    return Kernel(generator, **{name: made[name] for name in names})
 
 
 def build_transaction_kernels(generator: Generator) -> Mapping[str, Any]:

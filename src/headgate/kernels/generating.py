@@ -116,9 +116,10 @@ class Generator:
     def _steps(self) -> list[str]:
         look_ups = LookUpText(self)
         parts = [*look_ups.functions(), *self.judge.functions()]
-        for write in (look_ups.seek, look_ups.fetch, look_ups.confirm, self._undo, self._step):
+        finding = look_ups.seek, look_ups.match, look_ups.touch, look_ups.confirm
+        for write in (*finding, self._undo, self._step):
             parts += self.each(write)
-        for name in ("seek", "fetch", "confirm", "undo"):
+        for name in ("seek", "match", "touch", "confirm", "undo"):
             parts.append(self.dispatch(name, "e, k, frame"))
         return [*parts, self.dispatch("step", "e, k, i, epoch, frame")]
 

@@ -1,7 +1,7 @@
 """Generating look-ups: the text by which a kernel finds the rows that the keys of an event name.
 
-Three passes over a block of events, so that waits for memory overlap: `seek` asks for the entries
-of the index, `fetch` takes the entry with the right tag and asks for its row, `confirm` compares
+Passes over a block of events, so that waits for memory overlap: `seek` asks for the entries of the
+index; `match` takes the entry with the right tag, and `touch` asks for its row; `confirm` compares
 the key in the row, which the step needs next anyway, and looks again where another had that tag.
 """
 
@@ -59,25 +59,23 @@ class LookUpText:
         lines = [*self._late(number, body), "return 0"]
         return self.generator.function(f"seek_{number}", lines, "e, k, frame")
 
-    def fetch(self, number: int) -> str:
+    def match(self, number: int) -> str:
         """Rows by the tag of their entry alone: the key is compared when the row is there."""
 
-        def late(place: int, access: Access, value: str) -> list[str]:
-            return [
-                f"value = {value}",
-                "found = tagged(entries_{t}, mask_{t}, value)",
-                f"put(slots_{place}, {{k}}, found)",
-                f"prefetch(words_{{t}} + {8 * self.generator.width(access)} * found)",
-            ]
+        def body(place: int, access: Access, value: str) -> list[str]:
+            found = f"tagged(entries_{{t}}, mask_{{t}}, {value})"
+            return [f"put(slots_{place}, {{k}}, {found})"]
 
-        def known(place: int, access: Access) -> list[str]:
-            if is_found_late(access):
-                return []
+        lines = [*self._late(number, body), "return 0"]
+        return self.generator.function(f"match_{number}", lines, "e, k, frame")
+
+    def touch(self, number: int) -> str:
+        def body(place: int, access: Access) -> list[str]:
             table, row_bytes = self.generator.number(access.table), 8 * self.generator.width(access)
             return [f"prefetch(words_{table} + {row_bytes} * s_{place})"]
 
-        lines = [*self._late(number, late), *self.generator.every(number, known, "k"), "return 0"]
-        return self.generator.function(f"fetch_{number}", lines, "e, k, frame")
+        lines = [*self.generator.every(number, body, "k"), "return 0"]
+        return self.generator.function(f"touch_{number}", lines, "e, k, frame")
 
     def confirm(self, number: int) -> str:
         """Another key may have had the same tag: then look for the key itself."""

@@ -15,8 +15,13 @@ def seek(e: int, k: int, frame: int) -> int:
     unbound()
 
 
-def fetch(e: int, k: int, frame: int) -> int:
-    """Find the rows of one event by the tags of their entries, and ask for them."""
+def match(e: int, k: int, frame: int) -> int:
+    """Find the rows of one event by the tags of their entries."""
+    unbound()
+
+
+def touch(e: int, k: int, frame: int) -> int:
+    """Ask for the rows of one event that were found."""
     unbound()
 
 

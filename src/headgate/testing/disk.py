@@ -61,6 +61,9 @@ class SimulatedFile:
         target[: len(piece)] = piece
         return len(piece)
 
+    def will_sync(self, offset: int, size: int) -> None:
+        """Of no use here: nothing is written before its sync but by accident."""
+
     def will_read(self, offset: int, size: int) -> None:
         """Memory needs no time to prepare."""
 

@@ -178,9 +178,10 @@ def test_columns_can_be_handed_over_without_arrow() -> None:
     assert found.arrow().equals(expected)
 
 
+@pytest.mark.parametrize("first", [0, 7])
 @pytest.mark.parametrize("most", [IMPLIED_MAX, 5])
 def test_what_is_known_of_a_column_need_not_be_found_out(
-    most: int, monkeypatch: pytest.MonkeyPatch
+    most: int, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As an engine knows of its results; also where there are too many to imply them."""
     monkeypatch.setattr(plain, "IMPLIED_MAX", most)
@@ -190,17 +191,36 @@ def test_what_is_known_of_a_column_need_not_be_found_out(
     assert shape is not None
     places = np.array([1, 4])
     columns = [
-        Counted(), Sparse(np.zeros(1, np.int8), places, np.ones(2, np.int8)),
+        Counted(first), Sparse(np.zeros(1, np.int8), places, np.ones(2, np.int8)),
         Sparse(None, places, np.array([0, 1], np.int8)), np.array([0.5]),
     ]  # fmt: skip
     expected = pa.record_batch({
-        "position": [0, 1, 2, 3, 4, 5],
+        "position": range(first, first + 6),
         "outcome": pa.DictionaryArray.from_arrays(pa.array([0, 1, 0, 0, 1, 0], pa.int8()), words),
         "reason": pa.DictionaryArray.from_arrays(
             pa.array([None, 0, None, None, 1, None], pa.int8()), words),
         "x": [0.5] * 6,
     })  # fmt: skip
     assert PlainBatch(shape, 6, columns).arrow().equals(expected)
+
+
+@pytest.mark.parametrize("first", [0, 5, 2**61])
+def test_numbers_that_count_up_take_a_few_bytes_wherever_they_begin(first: int) -> None:
+    batch = pa.record_batch({"n": np.arange(1000) + first, "m": np.arange(1000) + 2 * first})
+    shape = BatchShape.of(batch.schema)
+    assert shape is not None
+    found = b"".join(PlainBatch.of(batch, shape).encode())
+    assert len(found) < 100
+    assert decoded(pa.py_buffer(found)).equals(batch)
+
+
+@pytest.mark.parametrize("other", [4, 6, 999])
+def test_numbers_that_nearly_count_up_are_kept(other: int) -> None:
+    values = np.arange(1000) + 5
+    values[500] = other
+    batch = pa.record_batch({"n": values})
+    shape = BatchShape.of(batch.schema)
+    assert shape is not None and PlainBatch.of(batch, shape).arrow().equals(batch)
 
 
 @pytest.mark.parametrize(
