@@ -48,7 +48,7 @@ def sections(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
         self._compiled.result()
         return is_ready(self)
 
-    def noted(self: Any, begin: int, end: int, interpret: Any, place: int | None) -> Any:
+    def noted(self: Any, begin: int, end: int, interpret: Any, place: int | None = None) -> Any:
         places.append(place)
         return run(self, begin, end, interpret, place)
 

@@ -291,8 +291,11 @@ def test_a_plain_batch_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(ran) == 2
         engine.run(FORMS["drop"], events, order_by="ts", isolation="PL3")
         engine.run(FORMS["drop"], events, order_by="ts", watermark="1 second", name="w")
-        engine.run(FORMS["drop"], pa.concat_tables([events, events]), order_by="ts")
+        late = table_of({**{name: [0] * 5 for name in TYPES}, "ts": [1, 0, 2, 3, 4]})
+        engine.run(FORMS["drop"], late, order_by="ts")
         assert len(ran) == 2
+        engine.run(FORMS["drop"], pa.concat_tables([events, events]), order_by="ts")
+        assert len(ran) == 3
 
 
 def test_routes_lists_texts_and_new_rows_give_the_same_both_ways(general: Any) -> None:

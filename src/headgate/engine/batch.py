@@ -272,12 +272,12 @@ class Batches:
                 made = ran.made()
             else:
                 made = ran.made()
-                logged = made.batch if self._journal.store is None else ran.logged(made)
+                logged = None if self._journal.store is None else ran.logged(made)
                 self._commit(ran, logged, origin, {}, NO_BORDER, {}, meter, later=later)
         meter.note_batch(made.tally, plain.latest, (began, ordered, executed))
-        self.origins.note(origin, made.batch, made.tally, epoch, meter.name, inlet)
+        self.origins.note(origin, made, made.tally, epoch, meter.name, inlet)
         self.idle.note(terms, inlet, self._memory.inlets)
-        return Processed(made.table(epoch), epoch, path.rows(made.batch.num_rows))
+        return Processed(made.table(epoch), epoch, path.rows(made.num_rows))
 
     @ahead_of_readers
     def _run_few(self, terms: Terms, few: FewCalls, events: FewEvents) -> Called:

@@ -11,6 +11,7 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -59,7 +60,7 @@ class Memory:
         self.origins: dict[str, tuple[int, int]] = {}
         self._pool_used = 0
         # Without a store: the results of the newest epochs, for queries.
-        self.results: deque[tuple[int, pa.RecordBatch]] = deque()
+        self.results: deque[tuple[int, Any]] = deque()
         self._results_rows = 0
 
     def restore(self, recovered: Recovered) -> None:
@@ -118,7 +119,7 @@ class Memory:
         self.replica.note(self.epoch, changed, gathered or {})
         self._compact_pool()
 
-    def keep_results(self, batch: pa.RecordBatch) -> None:
+    def keep_results(self, batch: Any) -> None:
         """Keep the results of this epoch, where no log does, and forget the oldest."""
         self.results.append((self.epoch, batch))
         self._results_rows += batch.num_rows

@@ -9,10 +9,11 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
+from headgate.engine.calls.answers import made
 from headgate.engine.journal import Journal
 from headgate.engine.memory import Memory
 from headgate.engine.metrics import StreamMetrics, Tally
@@ -102,13 +103,16 @@ class Origins:
     def note(
         self,
         origin: Origin | None,
-        batch: pa.RecordBatch,
+        batch: Any,
         tally: Tally,
         epoch: int,
         stream: str,
         inlet: str,
     ) -> None:
-        """Keep what became of an applied batch, and its results where no log does."""
+        """Keep what became of an applied batch, and its results where no log does.
+
+        They may be such that the batch is made of when somebody asks for it.
+        """
         if origin is not None:
             state = self._memory.inlets.get(inlet)
             held = 0 if state is None or state.held is None else state.held.num_rows
@@ -118,7 +122,7 @@ class Origins:
         if self._journal.store is None and batch.num_rows:
             self._memory.keep_results(batch)
         if origin is not None and self._journal.store is None:
-            self._recent[origin[0]] = with_epoch(batch, epoch)
+            self._recent[origin[0]] = with_epoch(made(batch), epoch)
 
     def applied(self, query: str, batch: int) -> tuple[Applied, ...]:
         """What became of a micro-batch of a query; of the last few, since the engine was opened."""

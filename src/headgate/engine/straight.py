@@ -26,7 +26,7 @@ from headgate.engine.straight_results import Made, StraightResults, is_wide
 from headgate.engine.terms import Terms
 from headgate.errors import check_invariant
 from headgate.execution.run import Work
-from headgate.execution.straight import Given, StraightRun, is_straight
+from headgate.execution.straight import Given, Interpret, StraightRun, is_straight
 from headgate.isolation.executor import Executor
 from headgate.kernels.codes import lacks
 from headgate.kernels.pointers import address
@@ -301,13 +301,10 @@ class StraightPath:
         began, used = busy(), 0.0
         self._run.begin(given, epoch)
         step = SECTION_EVENTS if begun is not None or self.threads > 1 else given.count
-        with closing(self._sections(given.count, step)) as sections:
-            for section, place in sections:
-                failed = self._run.run(section.start, section.stop, interpret, place)
-                if begun is not None:
-                    paused = busy()
-                    begun.add_results(self._section(plain, outs, failed, section))
-                    used += busy() - paused
+        if given.count <= step and begun is None:
+            self._run.run(0, given.count, interpret)
+        else:
+            used = self._run_sections(plain, outs, step, interpret, begun)
         aborted = self._run.aborted
         scheduler.note_serial(busy() - began - used, given.count, len(aborted))
         return StraightBatch(
@@ -316,6 +313,25 @@ class StraightPath:
             lambda: self._made(plain, outs, aborted),
             lambda made: self._results.logged(made, given.route),
         )
+
+    def _run_sections(
+        self,
+        plain: Plain,
+        outs: Sequence[np.ndarray],
+        step: int,
+        interpret: Interpret,
+        begun: OpenRecord | None,
+    ) -> float:
+        """Run a batch section by section; returns what making results for the log has cost."""
+        busy, used = self._executor.scheduler.clock.busy, 0.0
+        with closing(self._sections(plain.given.count, step)) as sections:
+            for section, place in sections:
+                failed = self._run.run(section.start, section.stop, interpret, place)
+                if begun is not None:
+                    paused = busy()
+                    begun.add_results(self._section(plain, outs, failed, section))
+                    used += busy() - paused
+        return used
 
     def _sections(self, count: int, step: int) -> Generator[tuple[range, int | None]]:
         """The sections of a batch in their order, and where the slots of each were found ahead."""

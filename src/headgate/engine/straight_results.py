@@ -49,15 +49,20 @@ def is_wide(column: Column) -> bool:
 class Made(NamedTuple):
     """The results of one batch."""
 
-    columns: list[pa.Array]
-    batch: pa.RecordBatch  # of those: without the epoch
+    num_rows: int
+    columns: list[pa.Array]  # without the epoch
     tally: Tally
     failed: _Failed
-    schema: pa.Schema  # with the epoch
+    without_epoch: pa.Schema
+    schema: pa.Schema
+
+    def batch(self) -> pa.RecordBatch:
+        """As a log or a query takes them: without the epoch."""
+        return pa.RecordBatch.from_arrays(self.columns, schema=self.without_epoch)
 
     def table(self, epoch: int) -> pa.Table:
         """As the user sees them."""
-        found = np.empty(self.batch.num_rows, np.int64)
+        found = np.empty(self.num_rows, np.int64)
         found.fill(epoch)
         epochs = pa.Array.from_buffers(pa.int64(), len(found), [None, pa.py_buffer(found)])
         batch = pa.RecordBatch.from_arrays([epochs, *self.columns], schema=self.schema)
@@ -102,8 +107,7 @@ class StraightResults:
         columns = [position, transaction, outcome, reason, *order]
         for column in self._terms.outputs.values():
             columns.append(self._output(column, outs, given, valid))
-        batch = pa.RecordBatch.from_arrays(columns, schema=self._without_epoch)
-        return Made(columns, batch, tally, failed, self._schema)
+        return Made(count, columns, tally, failed, self._without_epoch, self._schema)
 
     def section(
         self,
@@ -131,15 +135,15 @@ class StraightResults:
         self, made: Made, route: np.ndarray | None, first: int = 0
     ) -> PlainBatch | pa.RecordBatch:
         """The same as the log takes it, with what is known of the columns: it need not look."""
-        columns, failed, count = made.columns, made.failed, made.batch.num_rows
+        columns, failed, count = made.columns, made.failed, made.num_rows
         if count > PIECE_ROWS_MAX:
-            return made.batch
+            return made.batch()
         shape = self._shapes.get(failed.key)
         if shape is None:
             dictionaries = [self._program.names, OUTCOME_WORDS, failed.words]
             shape = BatchShape.of(self._without_epoch, dictionaries)
             if shape is None:
-                return made.batch
+                return made.batch()
             if failed.is_fixed and len(self._shapes) < _KEPT_REASONS:
                 self._shapes[failed.key] = shape
         rest = list(zip(columns[4:], shape.columns[4:], strict=True))
@@ -268,12 +272,17 @@ class _SameColumns:
         self._names = names
         self._room = 0
         self._columns: tuple[pa.Array, ...] = ()
+        self._last = (0, 0)  # batches are mostly as long as the one before
+        self._cut: list[pa.Array] = []
 
     def of(self, first: int, count: int) -> list[pa.Array]:
         """Position, transaction, outcome and reason of so many events."""
-        if first + count > self._room:
-            self._make(max(_FIRST_ROWS, 2 * (first + count)))
-        return [column.slice(first, count) for column in self._columns]
+        if (first, count) != self._last:
+            if first + count > self._room:
+                self._make(max(_FIRST_ROWS, 2 * (first + count)))
+            self._last = first, count
+            self._cut = [column.slice(first, count) for column in self._columns]
+        return self._cut
 
     def _make(self, room: int) -> None:
         counted, zeros = np.arange(room), np.zeros(room, np.int8)

@@ -7,6 +7,7 @@ batch that a scheme could not finish was put back as it was, and runs one after 
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -107,7 +108,8 @@ class Scheduler:
             self.decisions.append(_PROBED)
             return True
         threads, cost_ns = min(scheme.threads, count), self.cost_ns
-        known = (count, threads, None if cost_ns is None else round(cost_ns))
+        # Nothing is decided by a tenth of the cost, which changes a little with every batch.
+        known = (count, threads, None if cost_ns is None else round(8 * math.log2(cost_ns + 1)))
         if known != self._known:  # short batches come often, and what is decided is the same
             load = Load(count, operations, cost_ns, self.abort_ratio, threads)
             self._known, self._early = known, worth_planning(load, self.costs)

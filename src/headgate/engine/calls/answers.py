@@ -197,9 +197,9 @@ def columns_of(result: Result) -> dict[str, Any]:
     return result._columns
 
 
-def made(batch: pa.RecordBatch | Answers) -> pa.RecordBatch:
+def made(batch: Any) -> pa.RecordBatch:
     """The batch, which nobody may have asked for so far."""
-    return batch.batch() if isinstance(batch, Answers) else batch
+    return batch if isinstance(batch, pa.RecordBatch) else batch.batch()
 
 
 def _shown(kind: ColumnType) -> Callable[[Any], Any] | None:
