@@ -42,3 +42,12 @@ def test_engines_are_compared_batch_by_batch(
 def test_memory_is_measured_in_a_process_of_its_own() -> None:
     resident, peak = ledger.measure_memory(rows=1000)
     assert 0 < resident <= peak
+
+
+def test_a_long_batch_is_compared_on_one_thread_and_on_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger, "SPARK_BATCH_EVENTS", 70_000)
+    monkeypatch.setattr(ledger, "COMPILE_S", 0.0)
+    one, two = ledger.compare_threads(tmp_path, rounds=1)
+    assert one > 0 < two

@@ -77,6 +77,8 @@ def test_killed_at_any_moment_it_loses_nothing_that_it_said(tmp_path: Path, reco
     chance = random.Random(5)
     path = tmp_path / "bank"
     reader = Reader(path)
+    # What is compiled beside the first batches is kept when it is done: not in a life of a second.
+    start(tmp_path / "first", 5, recovery).communicate(timeout=120)
     said = 0
     for _ in range(KILLS):
         epochs = live(path, said + EPOCHS_PER_LIFE, recovery, reader, chance.uniform(0.0, 0.8))
