@@ -271,7 +271,7 @@ def _check_compiles(signature: Signature, where: str) -> None:
     if cache.is_known_good(mark):
         return
     refuse_forms(signature.function, where)
-    dispatcher = compile_along(signature.function)
+    dispatcher = compile_along(signature.function, signature.functions)
     compile_checked(dispatcher, argument_types(signature), where)
     for table in signature.tables:
         check_compiles(table)

@@ -34,6 +34,7 @@ from headgate.compiling.plain import MAX, MIN
 from headgate.compiling.refusals import ALWAYS, Refusal, describe_error
 from headgate.compiling.values import AbortType, store_column, text_of
 from headgate.errors import DeclarationError
+from headgate.state.linking import lowered_only
 from headgate.state.strings import text_code
 from headgate.state.table import Access
 
@@ -317,7 +318,7 @@ def _is_own(value: Any) -> bool:
 
 class _Compiler(CompilerBase):
     def define_pipelines(self) -> list[Any]:
-        manager = DefaultPassBuilder.define_nopython_pipeline(self.state)
+        manager = lowered_only(DefaultPassBuilder.define_nopython_pipeline(self.state))
         manager.add_pass_after(_Cutting, FixupArgs)
         manager.add_pass_after(_Meaning, RewriteDynamicRaises)
         manager.add_pass_after(_Exactness, NopythonTypeInference)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 from llvmlite import ir as llvm
 from numba.core import types
 from numba.extending import intrinsic
+
+from headgate.state.linking import linked
 
 I64 = llvm.IntType(64)
 SPINS_BEFORE_YIELD = 200  # then the core is given to a thread that may have work
@@ -77,7 +78,7 @@ def swap_if(typing_context: Any, address: Any, place: Any, expected: Any, value:
     return types.boolean(types.int64, types.int64, types.int64, types.int64), generate
 
 
-@numba.njit(nogil=True)
+@linked
 def wait_for(address: int, place: int, value: int) -> int:
     """Return when the word has this value."""
     spins = 0
@@ -88,7 +89,7 @@ def wait_for(address: int, place: int, value: int) -> int:
     return 0
 
 
-@numba.njit(nogil=True)
+@linked
 def meet(sync: int, threads: int) -> bool:
     """Whether this thread comes last to a meeting, and must end it; the others return then."""
     before = load(sync, ROUND)
@@ -102,7 +103,7 @@ def meet(sync: int, threads: int) -> bool:
     return False
 
 
-@numba.njit(nogil=True)
+@linked
 def end_meeting(sync: int) -> int:
     """Let those go on who came before."""
     store(sync, ARRIVED, 0)
@@ -113,7 +114,7 @@ def end_meeting(sync: int) -> int:
 # --- locks ----------------------------------------------------------------------------------------
 
 
-@numba.njit(nogil=True)
+@linked
 def acquire(locks: int, place: int, write: int) -> int:
     """Lock a word: 0 free, -1 taken for writing, n taken by n readers."""
     spins = 0
@@ -129,7 +130,7 @@ def acquire(locks: int, place: int, write: int) -> int:
             give_way()
 
 
-@numba.njit(nogil=True)
+@linked
 def release(locks: int, place: int, write: int) -> int:
     if write:
         store(locks, place, 0)

@@ -18,7 +18,8 @@ from typing import Any, NoReturn, TypeVar
 
 from headgate.compiling.cache import generated_module
 from headgate.errors import InvariantError
-from headgate.state.compiled import cache_folder, numba
+from headgate.state.compiled import cache_folder
+from headgate.state.linking import kernel_of, linked
 
 _ROLE = "__headgate_role__"
 _BOUND: dict[tuple[str, ...], dict[str, Any]] = {}  # what this process has bound before
@@ -87,7 +88,7 @@ def _over(function: types.FunctionType, space: dict[str, Any], is_kept: bool) ->
     made = types.FunctionType(function.__code__, space, function.__name__)
     made.__module__ = space["__name__"]
     is_kernel = function.__dict__[_ROLE] == "kernel"
-    return numba.njit(nogil=True, cache=is_kept and is_kernel)(made)
+    return kernel_of(made, is_kept) if is_kernel else linked(made)
 
 
 def unbound() -> NoReturn:

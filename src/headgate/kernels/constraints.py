@@ -11,7 +11,6 @@ from __future__ import annotations
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from numba import njit
 from numba.core import types
 from numba.extending import intrinsic
 
@@ -23,13 +22,14 @@ from headgate.kernels.steps import differs
 from headgate.state import integrity
 from headgate.state.constraint import Constraint, Reference, Unique
 from headgate.state.layout import HEADER_ALIVE, HEADER_EXCHANGED, row_layout
+from headgate.state.linking import linked
 from headgate.state.table import Access
 
 if TYPE_CHECKING:
     from headgate.kernels.generating import Generator
 
 
-@njit(nogil=True)
+@linked
 def marks(words: int, slot: int, undo: int, u: int, width: int) -> bool:
     """Whether this row changed and was not seen before; it is marked as seen."""
     header = get(words, slot * width)
@@ -39,7 +39,7 @@ def marks(words: int, slot: int, undo: int, u: int, width: int) -> bool:
     return True
 
 
-@njit(nogil=True)
+@linked
 def unmarks(words: int, slot: int, width: int) -> bool:
     header = get(words, slot * width)
     put(words, slot * width, header & ~HEADER_EXCHANGED)
@@ -50,7 +50,7 @@ def _by_address(function: Any) -> Any:
     """The open addressing of a unique index, on the words of its entries by their address."""
     plain = function.py_func
     space = {**plain.__globals__, "get": get, "put": put}
-    return njit(nogil=True)(FunctionType(plain.__code__, space, plain.__name__))
+    return linked(FunctionType(plain.__code__, space, plain.__name__))
 
 
 enter, leave = _by_address(integrity.enter), _by_address(integrity.leave)
@@ -231,7 +231,7 @@ class ConstraintText:
         return lines
 
 
-_ALIVE = """@njit(nogil=True)
+_ALIVE = """@linked
 def alive_{number}(words, slot):
     return get(words, slot * {width}) & {alive} != 0
 
@@ -239,12 +239,12 @@ def alive_{number}(words, slot):
 """
 
 # An old or a new row is words and a slot; a row that is not alive has neither entry nor parent.
-_UNIQUE = """@njit(nogil=True)
+_UNIQUE = """@linked
 def hash_{number}(words, slot):
     return {value}
 
 
-@njit(nogil=True)
+@linked
 def exchange_{number}(old, old_slot, new, new_slot, slot, entries, mask):
     if alive_{number}(old, old_slot):
         leave(entries, mask, hash_{number}(old, old_slot), slot)
@@ -252,7 +252,7 @@ def exchange_{number}(old, old_slot, new, new_slot, slot, entries, mask):
         enter(entries, mask, hash_{number}(new, new_slot), slot)
 
 
-@njit(nogil=True)
+@linked
 def is_broken_{number}(words, slot, entries, mask):
     value = hash_{number}(words, slot)
     place = (value >> 32) & mask
@@ -266,12 +266,12 @@ def is_broken_{number}(words, slot, entries, mask):
                 return True
         place = (place + 1) & mask"""
 
-_REFERENCE = """@njit(nogil=True)
+_REFERENCE = """@linked
 def parent_{number}(words, slot, parent_words, entries, mask):
     return find_{parent}(entries, mask, parent_words, {values})
 
 
-@njit(nogil=True)
+@linked
 def exchange_{number}(old, old_slot, new, new_slot, slot, children, parents, entries, mask):
     if alive_{number}(old, old_slot):
         parent = parent_{number}(old, old_slot, parents, entries, mask)
@@ -283,7 +283,7 @@ def exchange_{number}(old, old_slot, new, new_slot, slot, children, parents, ent
             put(children, parent, get(children, parent) + 1)
 
 
-@njit(nogil=True)
+@linked
 def is_broken_{number}(words, slot, children, parents, entries, mask):
     parent = parent_{number}(words, slot, parents, entries, mask)
     return parent < 0 or get(parents, parent * {width}) & {alive} == 0"""

@@ -102,7 +102,7 @@ def _hash(keys: Sequence[str]) -> str:
     return value
 
 
-_FIND = """@njit(nogil=True)
+_FIND = """@linked
 def find_{number}(entries, mask, words, {keys}):
     value = {value}
     place = value & mask

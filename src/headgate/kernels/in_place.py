@@ -31,7 +31,7 @@ from headgate.kernels.pointers import fixed_word as fixed
 from headgate.kernels.pointers import get_word as get
 from headgate.kernels.pointers import set_word as put
 from headgate.kernels.ticks import USEFUL, spend, tick
-from headgate.state.compiled import numba
+from headgate.state.linking import linked
 
 MAY_UNDO = False  # what has run has run
 
@@ -48,7 +48,7 @@ def collect(frame: int) -> int:
     return k
 
 
-@numba.njit(nogil=True)
+@linked
 def note_row(row: int, write: int, first: int, k: int, frame: int) -> int:
     """Operation k of an event whose operations begin at `first`, unless it has the row already."""
     rows, writes = fixed(frame, ROWS), fixed(frame, WRITES)

@@ -79,6 +79,7 @@ from headgate.kernels.versions import (
     settle,
 )
 from headgate.state.compiled import numba
+from headgate.state.linking import linked
 
 MAY_UNDO = True  # an abort sends back who had read what it wrote
 
@@ -86,7 +87,7 @@ MAY_UNDO = True  # an abort sends back who had read what it wrote
 # --- one unit -------------------------------------------------------------------------------------
 
 
-@numba.njit(nogil=True)
+@linked
 def note_operation(
     place: int, index: int, table: int, slot: int, write: int, first: int, k: int, frame: int
 ) -> int:
@@ -119,7 +120,7 @@ def note_operation(
     return k
 
 
-@numba.njit(nogil=True)
+@linked
 def begin_unit(u: int, i: int, slice_number: int, r: int, frame: int) -> None:
     """Unit u is a slice of position i, or with -1 all of it; its reads begin at r."""
     put(fixed(frame, TRANSACTION_OF), u, i)
@@ -127,7 +128,7 @@ def begin_unit(u: int, i: int, slice_number: int, r: int, frame: int) -> None:
     put(fixed(frame, READ_STARTS), u, r)
 
 
-@numba.njit(nogil=True)
+@linked
 def whole_unit(u: int, i: int, first: int, k: int, r: int, frame: int) -> int:
     """Unit u is all of position i, with operations first..k; returns the place after its reads."""
     begin_unit(u, i, -1, r, frame)

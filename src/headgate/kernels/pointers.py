@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 import pyarrow as pa
 from llvmlite import ir as llvm
@@ -25,6 +24,7 @@ from headgate.compiling.values import (
     RowsType,
     fixed_load,
 )
+from headgate.state.linking import linked
 
 I64 = llvm.IntType(64)
 
@@ -159,12 +159,12 @@ def _set_word(typing_context: Any, address: Any, place: Any, value: Any) -> Any:
 is_inside = bounds.is_inside
 
 
-@numba.njit(nogil=True)
+@linked
 def _checked_get(address: int, place: int) -> Any:
     return _get_word(address, place) if is_inside(address + 8 * place) else 0
 
 
-@numba.njit(nogil=True)
+@linked
 def _checked_set(address: int, place: int, value: int) -> None:
     if is_inside(address + 8 * place):
         _set_word(address, place, value)

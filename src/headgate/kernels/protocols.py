@@ -65,8 +65,8 @@ from headgate.kernels.pieces import gather, point, step, undo
 from headgate.kernels.pointers import fixed_word as fixed
 from headgate.kernels.pointers import get_word as get
 from headgate.kernels.pointers import set_word as put
-from headgate.state.compiled import numba
 from headgate.state.layout import HEADER_ALIVE, HEADER_EPOCH_SHIFT
+from headgate.state.linking import linked
 
 PROTOCOLS = ("lock", "timestamp")
 HAS_RAISED = -(2**62)  # no reason has this code
@@ -85,19 +85,19 @@ SEEN_WORDS = 3  # of a recording: row, version read, whether it was written
 NUMBER = DONE_COUNT
 
 
-@numba.njit(nogil=True)
+@linked
 def operation(k: int, frame: int) -> int:
     """The address of operation k of the thread's event."""
     return fixed(frame, MINE) + 8 * OPERATION_WORDS * (k + 1)
 
 
-@numba.njit(nogil=True)
+@linked
 def home(table: int, frame: int) -> int:
     """The address of what is known of a table."""
     return fixed(frame, HOMES) + 8 * TABLE_WORDS * table
 
 
-@numba.njit(nogil=True)
+@linked
 def note(n: int, o: int, table: int, row: int, slot: int, write: int, frame: int) -> int:
     """Element o of the event is operation n, or the one that has its row; how many there are."""
     elements = fixed(frame, ELEMENTS)
@@ -119,7 +119,7 @@ def note(n: int, o: int, table: int, row: int, slot: int, write: int, frame: int
     return n + 1
 
 
-@numba.njit(nogil=True)
+@linked
 def in_row_order(n: int, frame: int) -> None:
     """The operations by row, sorted by ever smaller gaps."""
     turn = fixed(frame, TURN)
@@ -137,7 +137,7 @@ def in_row_order(n: int, frame: int) -> None:
         gap //= 2
 
 
-@numba.njit(nogil=True)
+@linked
 def place_elements(frame: int) -> None:
     """The slot of each element, now that every operation knows its own."""
     elements, private = fixed(frame, ELEMENTS), fixed(frame, PRIVATE)
@@ -146,7 +146,7 @@ def place_elements(frame: int) -> None:
         put(private, o, -1 if k < 0 else get(operation(k, frame), PLACE))
 
 
-@numba.njit(nogil=True)
+@linked
 def copy_row(k: int, frame: int) -> None:
     """Copy the row of operation k to its scratch slot, word by word as others see them."""
     mine = operation(k, frame)
@@ -174,7 +174,7 @@ def attempt(e: int, i: int, frame: int) -> int:
     return code
 
 
-@numba.njit(nogil=True)
+@linked
 def settle(i: int, number: int, code: int, frame: int) -> None:
     """Its number and its outcome are final."""
     if code == HAS_RAISED:
@@ -183,7 +183,7 @@ def settle(i: int, number: int, code: int, frame: int) -> None:
     put(fixed(frame, REASON), i, code)
 
 
-@numba.njit(nogil=True)
+@linked
 def record(i: int, k: int, version: int, wrote: int, frame: int) -> None:
     """For whoever wants to know what was read and written."""
     seen = fixed(frame, SEEN)
@@ -197,7 +197,7 @@ def record(i: int, k: int, version: int, wrote: int, frame: int) -> None:
 # --- locks ----------------------------------------------------------------------------------------
 
 
-@numba.njit(nogil=True)
+@linked
 def dirty_copy(k: int, frame: int) -> int:
     """Copy a row without a lock, whoever is at work on it; returns the version it belongs to."""
     held, row = fixed(frame, HELD), ROW_WORDS * get(operation(k, frame), ROW)
@@ -208,7 +208,7 @@ def dirty_copy(k: int, frame: int) -> int:
             return version
 
 
-@numba.njit(nogil=True)
+@linked
 def lock_rows(n: int, frame: int) -> None:
     """The locks of an event, in row order; what level 2 only reads is copied and let go."""
     held, turn, level = fixed(frame, HELD), fixed(frame, TURN), fixed(frame, LEVEL)
@@ -224,7 +224,7 @@ def lock_rows(n: int, frame: int) -> None:
             release(held, row + LOCK, 0)
 
 
-@numba.njit(nogil=True)
+@linked
 def read_rows(i: int, n: int, frame: int) -> None:
     """Where the step finds each row, and which version that is."""
     held, turn, level = fixed(frame, HELD), fixed(frame, TURN), fixed(frame, LEVEL)
@@ -242,7 +242,7 @@ def read_rows(i: int, n: int, frame: int) -> None:
             put(mine, READ, dirty_copy(k, frame))
 
 
-@numba.njit(nogil=True)
+@linked
 def unlock_rows(i: int, n: int, number: int, code: int, frame: int) -> None:
     """Give the written rows their new version, and let all go."""
     held, level = fixed(frame, HELD), fixed(frame, LEVEL)
@@ -285,7 +285,7 @@ def lock(thread: int, threads: int, frame: int) -> int:
 # --- timestamps -----------------------------------------------------------------------------------
 
 
-@numba.njit(nogil=True)
+@linked
 def clean_copy(k: int, frame: int) -> int:
     """Copy a row that nobody is installing; returns its stamp."""
     held, row = fixed(frame, HELD), ROW_WORDS * get(operation(k, frame), ROW)
@@ -301,12 +301,12 @@ def clean_copy(k: int, frame: int) -> int:
             give_way()
 
 
-@numba.njit(nogil=True)
+@linked
 def stamp_now(k: int, frame: int) -> int:
     return load(fixed(frame, HELD), ROW_WORDS * get(operation(k, frame), ROW))
 
 
-@numba.njit(nogil=True)
+@linked
 def copy_all(n: int, frame: int) -> int:
     """Copy every row with its stamp; from PL3 on all as of one moment, so that a function never
     sees what no serial order shows, not even in a run that is then thrown away."""
@@ -320,7 +320,7 @@ def copy_all(n: int, frame: int) -> int:
             return 0
 
 
-@numba.njit(nogil=True)
+@linked
 def install(k: int, frame: int) -> None:
     """Put the copy of operation k in place of its row; the row is latched."""
     mine, final = operation(k, frame), fixed(frame, FINAL)
@@ -339,7 +339,7 @@ def install(k: int, frame: int) -> None:
         store(words, slot * width + w, get(words, scratch * width + w))
 
 
-@numba.njit(nogil=True)
+@linked
 def note_changed(n: int, code: int, frame: int) -> None:
     """Which operations changed their copies, by the lists that the step has made."""
     counts = fixed(frame, COUNTS)
@@ -352,7 +352,7 @@ def note_changed(n: int, code: int, frame: int) -> None:
             put(operation(scratch - get(table, HOME_SCRATCH), frame), CHANGED, 1)
 
 
-@numba.njit(nogil=True)
+@linked
 def unlatch(last: int, frame: int) -> int:
     """Give the changed rows among the first in row order back as they were."""
     for t in range(last):
@@ -362,7 +362,7 @@ def unlatch(last: int, frame: int) -> int:
     return -1
 
 
-@numba.njit(nogil=True)
+@linked
 def draw(i: int, n: int, frame: int) -> int:
     """Latch, draw a number, validate; returns the number, or -1 when another was faster."""
     held, level = fixed(frame, HELD), fixed(frame, LEVEL)

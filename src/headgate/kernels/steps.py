@@ -8,26 +8,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
 from headgate.kernels.pointers import get_word as get
 from headgate.kernels.pointers import set_word as put
 from headgate.state.layout import HEADER_ALIVE, HEADER_EPOCH_SHIFT
+from headgate.state.linking import linked
 
 
-@njit(nogil=True)
+@linked
 def is_alive(words: int, slot: int, width: int) -> Any:
     return get(words, slot * width) & HEADER_ALIVE != 0
 
 
-@njit(nogil=True)
+@linked
 def keep(words: int, slot: int, after: int, place: int, width: int) -> None:
     """Copy the row as the transaction leaves it, for its results."""
     for w in range(width):
         put(after, place * width + w, get(words, slot * width + w))
 
 
-@njit(nogil=True)
+@linked
 def create(words: int, slot: int, defaults: int, key_words: int, width: int) -> None:
     """Bring a dead row to life, with the defaults of its columns."""
     if get(words, slot * width) & HEADER_ALIVE == 0:
@@ -36,7 +35,7 @@ def create(words: int, slot: int, defaults: int, key_words: int, width: int) -> 
             put(words, slot * width + w, get(defaults, w))
 
 
-@njit(nogil=True)
+@linked
 def differs(words: int, slot: int, undo: int, u: int, width: int) -> bool:
     """Whether the transaction changed the row."""
     if (get(words, slot * width) ^ get(undo, u)) & HEADER_ALIVE:
@@ -47,14 +46,14 @@ def differs(words: int, slot: int, undo: int, u: int, width: int) -> bool:
     return False
 
 
-@njit(nogil=True)
+@linked
 def fresh(row: int, epoch: int, counts: int, table: int) -> Any:
     """The place of a row among the changed ones of its table, if this is its first change in this
     epoch, else -1."""
     return get(counts, 2 * table) if get(row, 0) >> HEADER_EPOCH_SHIFT != epoch else -1
 
 
-@njit(nogil=True)
+@linked
 def mark(row: int, slot: int, epoch: int, changed: int, counts: int, table: int) -> None:
     """List a row as changed in this epoch, once.
 
@@ -70,7 +69,7 @@ def mark(row: int, slot: int, epoch: int, changed: int, counts: int, table: int)
 # --- look-ups ---------------------------------------------------------------------------------
 
 
-@njit(nogil=True)
+@linked
 def tagged(entries: int, mask: int, value: int) -> Any:
     """The slot of the first entry with the tag of this hash, -1 when an empty one comes before.
 
@@ -92,14 +91,14 @@ def tagged(entries: int, mask: int, value: int) -> Any:
 # --- versions of rows -------------------------------------------------------------------------
 
 
-@njit(nogil=True)
+@linked
 def copy(source: int, target: int, width: int) -> int:
     for w in range(width):
         put(target, w, get(source, w))
     return 0
 
 
-@njit(nogil=True)
+@linked
 def differ(one: int, other: int, width: int) -> int:
     """Whether two versions of a row are not the same."""
     if (get(one, 0) ^ get(other, 0)) & HEADER_ALIVE:

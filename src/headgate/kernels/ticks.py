@@ -17,6 +17,7 @@ from headgate.io import RealClock
 from headgate.kernels.pointers import get_word as get
 from headgate.kernels.pointers import set_word as put
 from headgate.state.compiled import numba
+from headgate.state.linking import linked
 
 USEFUL, WAITED, LOCKED, UNDOING = range(4)
 PARTS = ("useful", "sync", "lock", "abort")
@@ -38,13 +39,13 @@ def cycles(typing_context: Any) -> Any:
     return types.int64(), generate
 
 
-@numba.njit(nogil=True)
+@linked
 def tick(times: int) -> int:
     """Now, or 0 when nothing is counted."""
     return cycles() if get(times, IS_ON) else 0
 
 
-@numba.njit(nogil=True)
+@linked
 def spend(times: int, on: int, since: int) -> int:
     """Add the cycles since a tick to what they were spent on."""
     if get(times, IS_ON):

@@ -78,6 +78,7 @@ from headgate.kernels.pointers import get_word as get
 from headgate.kernels.pointers import set_word as put
 from headgate.state.compiled import numba
 from headgate.state.layout import HEADER_ALIVE, HEADER_EPOCH_SHIFT
+from headgate.state.linking import linked
 
 BLK, RDY, EXE, ABT = 0, 1, 2, 3  # of a unit
 HAS_RAISED = -(2**60)  # the code of a unit whose function raised
@@ -85,7 +86,7 @@ RANK_ABORT, RANK_CHECK, RANK_RAISED, RANK_FOLLOW = 1000, 2000, 4000, 5000
 GIVE_UP_FACTOR = 16  # more units than this times their number undone: run the batch serially
 
 
-@numba.njit(nogil=True)
+@linked
 def found(operation: int, base: int, frame: int) -> int:
     """The address of the version that an operation reads; `base` is that of its row."""
     earlier = get(fixed(frame, PREVIOUS), operation)
@@ -96,7 +97,7 @@ def found(operation: int, base: int, frame: int) -> int:
     return base
 
 
-@numba.njit(nogil=True)
+@linked
 def fail(unit: int, frame: int) -> int:
     """The unit's transaction fails; 1 if another unit of it has run already."""
     transaction = get(fixed(frame, TRANSACTION_OF), unit)
@@ -110,7 +111,7 @@ def fail(unit: int, frame: int) -> int:
     return 0
 
 
-@numba.njit(nogil=True)
+@linked
 def _push(unit: int, frame: int) -> int:
     sync = fixed(frame, SYNC)
     size = get(sync, STACK_SIZE)
@@ -120,7 +121,7 @@ def _push(unit: int, frame: int) -> int:
     return 0
 
 
-@numba.njit(nogil=True)
+@linked
 def _reopen(unit: int, frame: int) -> int:
     """The unit's task must run again, and those after it wait for it."""
     task = get(fixed(frame, TASK_OF), unit)
@@ -139,14 +140,14 @@ def _reopen(unit: int, frame: int) -> int:
     return 0
 
 
-@numba.njit(nogil=True)
+@linked
 def _undo(unit: int, frame: int) -> int:
     put(fixed(frame, STATE), unit, BLK)
     _reopen(unit, frame)
     return _push(unit, frame)
 
 
-@numba.njit(nogil=True)
+@linked
 def _revive(transaction: int, frame: int) -> int:
     """What made the transaction fail has changed: all of it is tried again."""
     put(fixed(frame, FAILED), transaction, 0)
@@ -158,7 +159,7 @@ def _revive(transaction: int, frame: int) -> int:
     return 0
 
 
-@numba.njit(nogil=True)
+@linked
 def settle(frame: int) -> int:
     """Abort what failed transactions have left and undo what had read it; no unit is running.
 
@@ -184,7 +185,7 @@ def settle(frame: int) -> int:
     return get(sync, LEVEL_REACHED)
 
 
-@numba.njit(nogil=True)
+@linked
 def _spread(frame: int) -> int:
     """Undo all that had read a version which is no more."""
     sync, state = fixed(frame, SYNC), fixed(frame, STATE)
@@ -208,7 +209,7 @@ def _spread(frame: int) -> int:
 # --- the queue of ready tasks -------------------------------------------------------------------
 
 
-@numba.njit(nogil=True)
+@linked
 def make_ready(task: int, frame: int) -> int:
     """Put a task that waits for nothing more into the queue, once."""
     sync = fixed(frame, SYNC)
@@ -221,7 +222,7 @@ def make_ready(task: int, frame: int) -> int:
     return 0
 
 
-@numba.njit(nogil=True)
+@numba.njit(nogil=True, cache=True)
 def queue_ready(frame: int) -> int:
     """Queue every task that can run now, after `settle`."""
     sync = fixed(frame, SYNC)
@@ -234,7 +235,7 @@ def queue_ready(frame: int) -> int:
 # --- threads that wait for each other -----------------------------------------------------------
 
 
-@numba.njit(nogil=True)
+@linked
 def park(sync: int) -> int:
     """Wait, with no unit running here, until whoever stopped the others lets them go on."""
     generation = load(sync, GENERATION)
@@ -249,7 +250,7 @@ def park(sync: int) -> int:
     return 0
 
 
-@numba.njit(nogil=True)
+@linked
 def pause(threads: int, is_queued: int, frame: int) -> int:
     """Stop the other threads between two units, settle, and let them go on."""
     sync = fixed(frame, SYNC)

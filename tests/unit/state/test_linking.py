@@ -1,0 +1,59 @@
+"""Functions that only compiled functions call: part of a kernel, and of nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from headgate.state.compiled import numba
+from headgate.state.linking import kernel_of, linked
+
+
+@linked
+def halved(number: int) -> int:
+    if number % 2:
+        raise ValueError("odd", number)
+    return number // 2
+
+
+@linked
+def quartered(number: int) -> int:
+    return halved(halved(number))
+
+
+def test_a_kernel_takes_in_what_it_calls_however_deep() -> None:
+    def run(number: int) -> int:
+        return quartered(number) + 1
+
+    assert kernel_of(run, False)(12) == 4
+
+
+def test_an_error_keeps_the_values_that_it_was_raised_with() -> None:
+    def run(number: int) -> int:
+        return quartered(number)
+
+    with pytest.raises(ValueError, match="odd") as caught:
+        kernel_of(run, False)(14)
+    assert caught.value.args == ("odd", 7)
+
+
+def test_a_call_from_python_is_an_error_and_no_crash() -> None:
+    assert kernel_of(lambda number: halved(number), False)(4) == 2
+    with pytest.raises(TypeError):
+        halved(4)
+
+
+def test_it_has_no_machine_code_of_its_own() -> None:
+    @linked
+    def inner(number: int) -> int:
+        return number * 3
+
+    @numba.njit
+    def outer(number: int) -> int:
+        return inner(number)
+
+    assert outer(2) == 6
+    (made,) = inner.overloads.values()
+    (around,) = outer.overloads.values()
+    engine = made.codegen._engine
+    assert engine.is_symbol_defined(around.fndesc.llvm_func_name)
+    assert not engine.is_symbol_defined(made.fndesc.llvm_func_name)
