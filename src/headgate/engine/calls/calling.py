@@ -69,6 +69,7 @@ class Calls:
         once: Once,
         transactions: Mapping[str, Transaction],
         called: Mapping[str, str],
+        now: Callable[[], float],
     ) -> None:
         self._run, self._wait = run, wait
         self._guard = guard
@@ -77,13 +78,19 @@ class Calls:
         self._transactions = transactions
         self._called = called  # by name: what it was called first, where that was another name
         self._known: dict[str, tuple[Terms, CallReader]] = {}
-        self._queue = Queue()
+        self._queue = Queue(now)
 
     # --- handing in ---------------------------------------------------------------------------
 
     def call(self, call: Call) -> Result:
         """Run one call; an error is its own."""
-        answer = self.call_all((call,))[0]
+        if call.key is None:
+            self._guard.check()
+            handed = HandedIn(self, (self._turn(0, call),), [None])
+            self._run_all(handed)
+            answer = _answers(handed, {})[0]
+        else:
+            answer = self.call_all((call,))[0]
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -104,10 +111,7 @@ class Calls:
         try:
             shared = self._prepare(handed, calls)
             if handed.turns:
-                if self._lock.is_mine():  # it must not wait for who waits for the lock
-                    self._run_here(handed)
-                else:
-                    self._queue.run(handed)
+                self._run_all(handed)
         except BaseException as error:
             if not handed.is_queued:
                 self._abandon(handed, calls, error)
@@ -221,6 +225,12 @@ class Calls:
             return Turn(place, terms, call.columns, words)
         digest = digest_of(transaction, call.columns, self._called.get(transaction.name))
         return Turn(place, terms, call.columns, words, (call.key, digest))
+
+    def _run_all(self, handed: HandedIn) -> None:
+        if self._lock.is_mine():  # it must not wait for who waits for the lock
+            self._run_here(handed)
+        else:
+            self._queue.run(handed)
 
     def _run_here(self, handed: HandedIn) -> None:
         taken = Round([handed])
