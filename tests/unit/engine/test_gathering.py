@@ -1,4 +1,4 @@
-"""Who is to lead waits for callers that were just answered; whatever happens then, no one is lost."""
+"""Who is to lead waits for callers that were just answered; whatever happens, no one is lost."""
 
 from __future__ import annotations
 
@@ -141,9 +141,7 @@ def test_ctrl_c_to_who_gathers_passes_the_lead_on(engine: hg.Engine) -> None:
 def test_who_is_told_to_lead_too_late_to_hear_it_leads_once(engine: hg.Engine) -> None:
     """A call makes the number complete just when the time of who gathers is over."""
     queue, promises = queue_of(engine, 2), list[Any]()
-    handed = gathering(
-        engine, lambda: promises.append(engine.submit(move, src=0, dst=1, amount=1))
-    )
+    handed = gathering(engine, lambda: promises.append(engine.submit(move, src=0, dst=1, amount=1)))
     queue.run(handed)
     assert handed.answers[0].left == 18
     assert promises[0].result(60).left == 17

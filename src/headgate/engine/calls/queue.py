@@ -204,7 +204,7 @@ def _groups(taken: Sequence[HandedIn]) -> Iterator[list[Waiting]]:
     group: list[Waiting] = []
     for handed in taken:
         turns = handed.turns
-        if len(turns) > 1:
+        if len(turns) > 1 and len({id(turn.terms) for turn in turns}) > 1:
             places = {id(turn.terms): place for place, turn in reversed([*enumerate(turns)])}
             turns = sorted(turns, key=lambda turn: places[id(turn.terms)])
         for turn in turns:
@@ -228,7 +228,7 @@ def _events(group: Sequence[Waiting]) -> pa.Table | FewEvents:
 _OFFERED = object()  # it leads: whichever of the queue's own threads comes first
 
 
-class _Server:
+class OwnThread:
     """One of the queue's own threads, while it leads."""
 
     def __init__(self) -> None:
@@ -251,7 +251,7 @@ class Queue:
         # Guarded by _lock:
         self._waiting: deque[HandedIn] = deque()
         self._leader: object | None = None
-        self._gatherer: HandedIn | _Server | None = None  # it leads, and waits for others to come
+        self._gatherer: HandedIn | OwnThread | None = None  # it leads, and waits for others to come
         self._rounds: dict[object, int] = {}  # who takes calls and has not told them, its thread
         self._expected = 1  # how many callers were answered last: they may come again at once
         self._patience = 0.0  # so long to wait for them: not longer than a round takes
@@ -369,7 +369,7 @@ class Queue:
 
     # --- leading ------------------------------------------------------------------------------
 
-    def _gather(self, leader: HandedIn | _Server) -> bool:
+    def _gather(self, leader: HandedIn | OwnThread) -> bool:
         """Wait a moment for those who were just answered; whether it is still the one to lead."""
         with self._lock:
             if self._is_closed or len(self._waiting) >= self._expected:
@@ -385,7 +385,7 @@ class Queue:
                 leader.gate.acquire(blocking=False)
             return True
 
-    def _end_gathering(self, gatherer: HandedIn | _Server) -> None:
+    def _end_gathering(self, gatherer: HandedIn | OwnThread) -> None:
         """Have it lead with those that are there; the lock is held."""
         self._gatherer = None
         gatherer.gate.release()
@@ -463,7 +463,7 @@ class Queue:
 
     def _serve_next(self) -> bool:
         """Lead what is offered; False at the end. What it holds, it holds until it returns."""
-        me = _Server()
+        me = OwnThread()
         with self._lock:
             self._changed.wait_for(lambda: self._leader is _OFFERED or self._is_at_end)
             if self._leader is not _OFFERED:
