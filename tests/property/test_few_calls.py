@@ -196,9 +196,8 @@ class Unable(CallReader):
 def opened(path: Path | None, compiled: bool, as_batches: bool) -> hg.Engine:
     engine = hg.open(path, durability="none", **PROGRAMS[compiled])
     for one in PROGRAMS[compiled]["transactions"] if as_batches else ():
-        engine.calls._turn(0, Call(one, dict.fromkeys(one.event.names)))
-        terms, _ = engine.calls._known[one.name]
-        engine.calls._known[one.name] = terms, Unable(one.event)
+        terms, *_ = engine.calls._know(one)
+        engine.calls._known[one] = terms, Unable(one.event), one
     return engine
 
 

@@ -30,6 +30,7 @@ _Written = list[Piece | np.ndarray]
 _HEAD = struct.Struct("<IHH")  # rows, length of the description, 0
 _COUNT = struct.Struct("<Q")
 _STEP = 8
+_JOINED_ROWS_MAX = 64
 _ZEROS = bytes(_STEP)
 IMPLIED_MAX = 1 << 24  # values of a batch that are not written one by one
 _UNSIGNED: dict[int, np.dtype[Any]] = {width: np.dtype(f"u{width}") for width in (1, 2, 4, 8)}
@@ -86,7 +87,14 @@ class Nulls(NamedTuple):
         return found
 
 
-PlainColumn = np.ndarray | Texts | Sparse | Counted
+class Encoded(NamedTuple):
+    """A column as it is written; of few rows, which come often, many columns are always the same"""
+
+    way: int
+    written: list[Any]  # its bytes
+
+
+PlainColumn = np.ndarray | Texts | Sparse | Counted | Encoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,30 +135,46 @@ class PlainBatch:
         shape, rows = self.shape, self.num_rows
         head = _HEAD.pack(rows, len(shape.description), 0) + shape.description
         ways, left = bytearray(len(shape.columns)), IMPLIED_MAX
-        pieces: list[Piece] = []
+        written: _Written = []
         for number, (column, values) in enumerate(zip(shape.columns, self.columns, strict=True)):
             nulls = None if self.nulls is None else self.nulls[number]
             if isinstance(nulls, np.ndarray):
                 nulls = Nulls.of(nulls)
-            way, written = _encoded(column, values, nulls, rows, left >= rows)
+            way, found = _encoded(column, values, nulls, rows, left >= rows)
+            written += found
             ways[number] = way
             if way & ~HAS_NULLS not in (EACH, NARROW):
                 left -= rows
-            for found in written:
-                piece = _as_bytes(found)
-                pieces += (piece, _gap(size_of(piece)))
         head += _gap(len(head)) + ways + _gap(len(ways))
-        return [head, *(piece for piece in pieces if size_of(piece))]
+        return _padded([head, *written], rows)
 
 
 def size_of(piece: Piece) -> int:
     return len(piece) if isinstance(piece, bytes) else piece.nbytes
 
 
+def encoded(column: ShapeColumn, values: PlainColumn, nulls: Nulls | None, rows: int) -> Encoded:
+    """A column as it is written, to be used for every batch of so many rows."""
+    way, written = _encoded(column, values, nulls, rows, may_imply=True)
+    return Encoded(way, [b"".join(_padded(written, rows))])
+
+
+def _padded(written: _Written, rows: int) -> list[Piece]:
+    """Each with zeros up to a multiple of 8: few rows as one piece, as to copy is to name less."""
+    pieces: list[Any] = []
+    for found in written:
+        size = found.nbytes if isinstance(found, np.ndarray) else size_of(found)
+        if size:
+            pieces.append(found)
+            if size % _STEP:
+                pieces.append(_gap(size))
+    if rows <= _JOINED_ROWS_MAX:
+        return [b"".join(pieces)]
+    return [_as_bytes(piece) for piece in pieces]
+
+
 def _as_bytes(found: Piece | np.ndarray) -> Piece:
-    if isinstance(found, np.ndarray):
-        return found.reshape(-1).view(np.uint8).data if found.size else b""
-    return found
+    return found.reshape(-1).view(np.uint8).data if isinstance(found, np.ndarray) else found
 
 
 def _gap(length: int) -> bytes:
@@ -211,6 +235,8 @@ def _encoded(
     may_imply: bool,
 ) -> tuple[int, _Written]:
     """How a column is written, and its bytes."""
+    if isinstance(values, Encoded):
+        return values
     if isinstance(values, Counted):
         if may_imply:
             return _counting(values.first)

@@ -213,6 +213,8 @@ class Journal:
 
     def _await_appended(self, store: Store, epoch: int) -> None:
         """Return when the epoch's record is in the log; an error when it never will be."""
+        if self._appended >= epoch:  # which only grows: mostly there is nothing to wait for
+            return
         with self._changed:
             self._changed.wait_for(lambda: self._appended >= epoch or self._failure is not None)
             if self._appended >= epoch:

@@ -221,7 +221,7 @@ class Parts:
         self.loading = Loading(memory, journal, guard, clock, self._declare)
         run, wait = self.batches.run_calls, self.batches.await_durable
         once, called = Once(memory.calls), first_names(results)
-        self.calls = Calls(run, wait, guard, lock, once, self.transactions, called)
+        self.calls = Calls(run, wait, guard, lock, once, self.transactions, called, clock.monotonic)
         self.reading = Reading(memory, journal, guard, lock)
 
     def begin(self, program: Newcomer) -> None:

@@ -347,7 +347,7 @@ class Result(Mapping[str, Any]):
     3
     """
 
-    def __init__(self, columns: Mapping[str, Any]) -> None:
+    def __init__(self, columns: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
         self._columns = dict(columns)
 
     def __getitem__(self, name: str) -> Any:

@@ -3,6 +3,9 @@
 They run in the event loop itself, where that takes a moment, and a thread waits for the disk: to
 hand them to a thread and back would cost more than to run them. Where another thread holds the
 engine, or a transaction runs for the first time, the thread runs them, so the loop never waits.
+
+While a round is synced the next one may run, so that the thread finds it in the log when it comes
+back and need not wait for a busy event loop: many calls, or as many as are synced, are enough.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ from headgate.engine.results import Result
 from headgate.errors import InputError
 
 TOGETHER_MAX = 512
+ROUNDS_MAX = 2  # on their way: one can be synced while the other runs
+MANY = 32  # calls that wait: enough for a round of their own while another is synced
 
 Asked = tuple[Call, "asyncio.Future[Any]"]
 
@@ -39,7 +44,9 @@ class Collector:
         self._calling = calling
         self._known: set[str] = set()  # the transactions that have run before
         self._waiting: list[Asked] = []
-        self._is_running = False
+        self._is_due = False  # a round is about to begin
+        self._rounds = 0  # that are on their way
+        self._enough = 0  # so many calls make another round beside them; 0: none do
         self._queue: SimpleQueue[tuple[Any, list[Asked], Begun | None] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -53,25 +60,34 @@ class Collector:
         loop = asyncio.get_running_loop()
         promise: asyncio.Future[Result] = loop.create_future()
         self._waiting.append((call, promise))
-        if not self._is_running:
-            self._is_running = True
+        if not self._is_due and self._is_enough():
+            self._is_due = True
             loop.call_soon(self._begin, loop)  # after all requests that have arrived by now
         return promise
 
+    def _is_enough(self) -> bool:
+        """Whether what waits is to run now."""
+        if self._rounds == 0:
+            return bool(self._waiting)
+        return self._rounds < ROUNDS_MAX and len(self._waiting) >= self._enough > 0
+
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        if not self._waiting:
-            self._is_running = False
+        self._is_due = False
+        if not self._is_enough():
             return
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="headgate-calls", daemon=True)
             self._thread.start()
         together, self._waiting = self._waiting[:TOGETHER_MAX], self._waiting[TOGETHER_MAX:]
+        self._rounds += 1
         try:
             begun = self._run_here([call for call, _ in together])
         except Exception as error:
             failed: list[Result | Exception] = [error] * len(together)
             loop.call_soon(self._end, loop, together, failed)
         else:
+            # One that the thread has to run leaves it no time for others.
+            self._enough = 0 if begun is None else min(len(together), MANY)
             self._queue.put((loop, together, begun))
 
     def _run_here(self, calls: list[Call]) -> Begun | None:
@@ -101,6 +117,7 @@ class Collector:
         return self._calling.call_all(calls) if begun is None else self._calling.finish(begun)
 
     def _end(self, loop: Any, together: list[Asked], answers: list[Result | Exception]) -> None:
+        self._rounds -= 1
         self._begin(loop)
         for (_, promise), answer in zip(together, answers, strict=True):
             if promise.done():

@@ -17,10 +17,8 @@ from tests.unit.engine.test_calls import contents, move, open_store
 def test_a_call_of_a_signal_handler_does_not_meet_the_one_that_it_interrupts() -> None:
     with open_store(None) as engine:
         engine.call(move, src=0, dst=1, amount=0)
-        scheduler, nested = (
-            engine._batches._few_calls(engine.calls._known["move"][0])._scheduler,
-            [],
-        )
+        terms, *_ = engine.calls._known[move]
+        scheduler, nested = engine._batches._few_calls(terms)._scheduler, list[Any]()
         run = scheduler.run
 
         def interrupted(*given: Any) -> None:

@@ -146,3 +146,50 @@ def test_a_stopped_engine_refuses_what_waits() -> None:
 
     with hg.open(None, tables=[accounts], transactions=[add]) as engine:
         asyncio.run(work(engine))
+
+
+class Syncing:
+    """An engine that runs calls at once, and whose disk takes as long as it is told to."""
+
+    def __init__(self) -> None:
+        self.ran: list[int] = []
+        self.finished: list[int] = []
+        self.may_sync = threading.Semaphore(0)
+
+    def call_all(self, calls: Sequence[Call]) -> Any:
+        return [Result(dict(one.columns)) for one in calls]
+
+    def begin_at_once(self, calls: Sequence[Call]) -> Any:
+        self.ran.append(len(calls))
+        return calls
+
+    def finish(self, begun: Any) -> Any:
+        assert self.may_sync.acquire(timeout=60)
+        self.finished.append(len(begun))
+        return self.call_all(begun)
+
+
+def test_one_more_round_runs_while_another_is_synced_once_as_many_wait() -> None:
+    engine = Syncing()
+
+    async def work() -> None:
+        collector = Collector(engine)
+        await collector.submit(call(0))  # its transaction is known from now on
+        first = [collector.submit(call(number)) for number in range(3)]
+        await asyncio.sleep(0)
+        few = [collector.submit(call(number)) for number in range(3, 5)]
+        await asyncio.sleep(0)
+        assert (engine.ran, collector.count) == ([3], 2)  # too few for a sync of their own
+        enough = collector.submit(call(5))
+        await asyncio.sleep(0)
+        assert (engine.ran, collector.count) == ([3, 3], 0)
+        late = [collector.submit(call(number)) for number in range(6, 16)]
+        await asyncio.sleep(0)
+        assert (engine.ran, collector.count) == ([3, 3], 10)  # two are on their way
+        engine.may_sync.release(3)
+        found = await asyncio.gather(*first, *few, enough, *late)
+        assert [answer["n"] for answer in found] == list(range(16))
+        collector.close()
+
+    asyncio.run(work())
+    assert engine.ran == engine.finished == [3, 3, 10]

@@ -12,13 +12,14 @@ import decimal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import count, repeat
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from headgate.durability.describing import BatchShape
-from headgate.durability.plain import Counted, Nulls, PlainBatch, PlainColumn
+from headgate.durability.plain import Counted, Encoded, Nulls, PlainBatch, PlainColumn, encoded
 from headgate.engine.metrics import Tally
 from headgate.engine.results import OUTCOME_WORDS, Result, as_results, with_epoch
 from headgate.execution.run import ABORTED, COMMITTED, OUTCOMES
@@ -41,13 +42,20 @@ class AnswerShape:
     name: str
     outputs: Sequence[Column]
     pool: StringPool
-    # By how many calls there are: the columns before the outputs, when all of them committed.
+    # By how many calls there are: the columns before the outputs, when all of them committed,
+    # and the same as they are written.
     _heads: dict[int, list[pa.Array]] = field(default_factory=dict)
+    _written: dict[int, list[Encoded]] = field(default_factory=dict)
 
     @cached_property
     def names(self) -> list[str]:
         """The columns of a batch."""
         return ["position", "transaction", "outcome", "reason", *(one.name for one in self.outputs)]
+
+    @cached_property
+    def result_names(self) -> tuple[str, ...]:
+        """The columns of a result."""
+        return "epoch", *self.names
 
     @cached_property
     def values(self) -> list[Callable[[Any], Any] | None]:
@@ -86,6 +94,20 @@ class AnswerShape:
             _dictionary(np.array(outcomes, np.int8), OUTCOME_WORDS),
             _dictionary(np.array(indices, np.int32), texts, valid),
         ]
+
+    def written(self, shape: BatchShape, count: int) -> list[Encoded]:
+        """The columns before the outputs as the log has them, when all calls committed."""
+        found = self._written.get(count)
+        if found is None:
+            position: PlainColumn = Counted() if count > 1 else _ZERO
+            byte, code = _ZERO.view(np.int8)[:1], _ZERO.view(np.int32)[:1]
+            given = zip(shape.columns, (position, byte, byte, code), strict=False)
+            nulls = (None, None, None, _NO_REASON)
+            found = self._written[count] = [
+                encoded(column, values, nulls[place], count)
+                for place, (column, values) in enumerate(given)
+            ]
+        return found
 
     def _committed(self, count: int) -> list[pa.Array]:
         found = self._heads.get(count)
@@ -133,12 +155,10 @@ class Answers:
         columns = [self._shown(place) for place in range(len(self.stored))]
         if None in columns:  # a value that Python has not, such as a time after its last year
             return as_results(with_epoch(self.batch(), self.epoch))
-        epoch, name, names = self.epoch, self.shape.name, ["epoch", *self.shape.names]
+        names = self.shape.result_names
         words = [OUTCOMES[outcome] for outcome in self.outcomes]
-        count = self.num_rows
-        heads = [[epoch] * count, range(count), [name] * count, words, self.reasons]
-        rows = zip(*heads, *columns, strict=True)
-        return [Result(dict(zip(names, row, strict=True))) for row in rows]
+        heads = (repeat(self.epoch), count(), repeat(self.shape.name), words, self.reasons)
+        return [Result(zip(names, row, strict=True)) for row in zip(*heads, *columns, strict=False)]
 
     def _shown(self, place: int) -> list[Any] | None:
         """The values of an output as Python has them; None where it does not have one of them."""
@@ -175,11 +195,7 @@ class Answers:
         shape, count = self.shape.logged, self.num_rows
         if shape is None or any(self.outcomes):
             return self.batch()
-        position = Counted() if count > 1 else _ZERO
-        columns: list[PlainColumn] = [position, _ZERO.view(np.int8)[:1], _ZERO.view(np.int8)[:1]]
-        columns += [_ZERO.view(np.int32)[:1], *self.stored]
-        nulls = [None, None, None, _NO_REASON, *(None for _ in self.stored)]
-        return PlainBatch(shape, count, columns, nulls)
+        return PlainBatch(shape, count, [*self.shape.written(shape, count), *self.stored])
 
     def tally(self) -> Tally:
         """Them counted."""

@@ -69,6 +69,7 @@ class Calls:
         once: Once,
         transactions: Mapping[str, Transaction],
         called: Mapping[str, str],
+        now: Callable[[], float],
     ) -> None:
         self._run, self._wait = run, wait
         self._guard = guard
@@ -76,14 +77,20 @@ class Calls:
         self._once = once
         self._transactions = transactions
         self._called = called  # by name: what it was called first, where that was another name
-        self._known: dict[str, tuple[Terms, CallReader]] = {}
-        self._queue = Queue()
+        self._known: dict[Transaction | str, tuple[Terms, CallReader, Transaction]] = {}
+        self._queue = Queue(now)
 
     # --- handing in ---------------------------------------------------------------------------
 
     def call(self, call: Call) -> Result:
         """Run one call; an error is its own."""
-        answer = self.call_all((call,))[0]
+        if call.key is None:
+            self._guard.check()
+            handed = HandedIn(self, (self._turn(0, call),), [None])
+            self._run_all(handed)
+            answer = _answers(handed, {})[0]
+        else:
+            answer = self.call_all((call,))[0]
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -104,10 +111,7 @@ class Calls:
         try:
             shared = self._prepare(handed, calls)
             if handed.turns:
-                if self._lock.is_mine():  # it must not wait for who waits for the lock
-                    self._run_here(handed)
-                else:
-                    self._queue.run(handed)
+                self._run_all(handed)
         except BaseException as error:
             if not handed.is_queued:
                 self._abandon(handed, calls, error)
@@ -208,12 +212,10 @@ class Calls:
 
     def _turn(self, place: int, call: Call) -> Turn:
         """The call as it is to be run; what is wrong with its columns is said here."""
-        transaction = find_transaction(call.transaction, self._transactions)
-        known = self._known.get(transaction.name)
-        if known is None:
-            reader = CallReader(transaction.event)
-            known = self._known[transaction.name] = of_calls(transaction), reader
-        terms, reader = known
+        try:
+            terms, reader, transaction = self._known[call.transaction]
+        except (KeyError, TypeError):  # it is the first of them, or no transaction
+            terms, reader, transaction = self._know(call.transaction)
         if call.columns.keys() != reader.names:
             check_call(transaction, call.columns)
         words = reader.read(call.columns)
@@ -221,6 +223,21 @@ class Calls:
             return Turn(place, terms, call.columns, words)
         digest = digest_of(transaction, call.columns, self._called.get(transaction.name))
         return Turn(place, terms, call.columns, words, (call.key, digest))
+
+    def _know(self, given: Transaction | str) -> tuple[Terms, CallReader, Transaction]:
+        """What is the same for all calls of a transaction, by what it was handed in as."""
+        transaction = find_transaction(given, self._transactions)
+        if transaction not in self._known:
+            kept = of_calls(transaction), CallReader(transaction.event), transaction
+            self._known[transaction] = kept
+        self._known[given] = self._known[transaction]
+        return self._known[given]
+
+    def _run_all(self, handed: HandedIn) -> None:
+        if self._lock.is_mine():  # it must not wait for who waits for the lock
+            self._run_here(handed)
+        else:
+            self._queue.run(handed)
 
     def _run_here(self, handed: HandedIn) -> None:
         taken = Round([handed])

@@ -6,6 +6,10 @@ waits, and the first of them leads next; so calls run in the order in which they
 caller who is alone runs its call as if there were no queue. Calls that no one waits for (`submit`)
 are led by two threads of the queue's own, which begin with the first of them.
 
+Callers that were just answered may come again at once, and a round of all of them costs little more
+than a round of one. So who is to lead waits a moment for as many as there were the last time; and
+who makes their number complete leads in its place, as it runs already and need not be woken.
+
 Invariants: there is a leader whenever calls wait; who leaves, by an error or by Ctrl-C, passes that
 on. What was handed in is answered, also when the engine is closed. The queue holds an engine only
 while calls of it are on their way: one that is dropped can go.
@@ -15,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
@@ -201,7 +204,7 @@ def _groups(taken: Sequence[HandedIn]) -> Iterator[list[Waiting]]:
     group: list[Waiting] = []
     for handed in taken:
         turns = handed.turns
-        if len(turns) > 1:
+        if len(turns) > 1 and len({id(turn.terms) for turn in turns}) > 1:
             places = {id(turn.terms): place for place, turn in reversed([*enumerate(turns)])}
             turns = sorted(turns, key=lambda turn: places[id(turn.terms)])
         for turn in turns:
@@ -225,6 +228,14 @@ def _events(group: Sequence[Waiting]) -> pa.Table | FewEvents:
 _OFFERED = object()  # it leads: whichever of the queue's own threads comes first
 
 
+class OwnThread:
+    """One of the queue's own threads, while it leads."""
+
+    def __init__(self) -> None:
+        self.gate: threading.Lock = threading.Lock()
+        self.gate.acquire()
+
+
 class Queue:
     """The calls of one engine that wait, and who leads.
 
@@ -232,16 +243,16 @@ class Queue:
     who leads and who has taken what is changed by such, so that at no moment no one leads.
     """
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._disk = threading.Lock()  # for who waits for the disk: rounds become durable in turn
         self._lock = threading.Lock()
-        self._gathered = threading.Condition(self._lock)
         self._changed = threading.Condition(self._lock)
         # Guarded by _lock:
         self._waiting: deque[HandedIn] = deque()
         self._leader: object | None = None
-        self._rounds: dict[object, int] = {}  # who took calls and has not told them, its thread
+        self._gatherer: HandedIn | OwnThread | None = None  # it leads, and waits for others to come
+        self._rounds: dict[object, int] = {}  # who takes calls and has not told them, its thread
         self._expected = 1  # how many callers were answered last: they may come again at once
         self._patience = 0.0  # so long to wait for them: not longer than a round takes
         self._threads: list[threading.Thread] = []
@@ -252,10 +263,13 @@ class Queue:
     def run(self, handed: HandedIn) -> None:
         """Return when the calls are answered; this thread may have to run them, and others."""
         try:
-            if not self._put(handed):
-                handed.gate.acquire()  # until they are answered, or are to lead
-            if self._leader is handed:
-                self._lead(handed)
+            is_to_lead = self._put(handed)
+            while not handed.is_ended:
+                if not is_to_lead:
+                    handed.gate.acquire()  # until they are answered, or are to lead
+                if self._leader is handed and self._gather(handed):
+                    self._lead(handed)
+                is_to_lead = False
         finally:
             self._leave(handed)
 
@@ -311,8 +325,13 @@ class Queue:
                     self._leader = handed
                     return True
                 self._offer()
-            elif len(self._waiting) == self._expected:
-                self._gathered.notify()
+            elif self._gatherer is not None and len(self._waiting) >= self._expected:
+                if handed.promise is not None:
+                    self._end_gathering(self._gatherer)
+                    return False
+                self._rounds.pop(self._gatherer, None)
+                self._gatherer, self._leader = None, handed
+                return True
             return False
 
     def _check_open(self) -> None:
@@ -335,6 +354,7 @@ class Queue:
 
     def _choose(self) -> None:
         """Have the first of those who wait lead; the lock is held."""
+        self._gatherer = None
         if not self._waiting:
             self._leader = None
             if self._is_closed:
@@ -348,6 +368,27 @@ class Queue:
         first.gate.release()
 
     # --- leading ------------------------------------------------------------------------------
+
+    def _gather(self, leader: HandedIn | OwnThread) -> bool:
+        """Wait a moment for those who were just answered; whether it is still the one to lead."""
+        with self._lock:
+            if self._is_closed or len(self._waiting) >= self._expected:
+                return True
+            self._rounds[leader] = threading.get_ident()
+            self._gatherer = leader
+        is_told = leader.gate.acquire(timeout=self._patience)
+        with self._lock:
+            if self._leader is not leader:
+                return False
+            self._gatherer = None
+            if not is_told:  # it may have been just now: the gate is shut while it leads
+                leader.gate.acquire(blocking=False)
+            return True
+
+    def _end_gathering(self, gatherer: HandedIn | OwnThread) -> None:
+        """Have it lead with those that are there; the lock is held."""
+        self._gatherer = None
+        gatherer.gate.release()
 
     def _lead(self, leader: object) -> None:
         """Take what has gathered, run it, pass the lead on, and answer once it is durable."""
@@ -373,8 +414,6 @@ class Queue:
         me = threading.get_ident()
         with self._lock:
             self._rounds[leader] = me
-            if len(self._waiting) < self._expected:
-                self._gathered.wait_for(self._is_gathered, self._patience)
             left: deque[HandedIn] = deque()
             if len(self._waiting) > TOGETHER_MAX:
                 left.extend(islice(self._waiting, TOGETHER_MAX, None))
@@ -382,9 +421,6 @@ class Queue:
                 self._waiting, taken.taken = left, first
             else:
                 self._waiting, taken.taken = left, self._waiting
-
-    def _is_gathered(self) -> bool:
-        return self._is_closed or len(self._waiting) >= self._expected
 
     def _pass_on_early(self, leader: object, count: int) -> None:
         """Let another lead while this round is synced, where many wait, or as many as were taken.
@@ -427,14 +463,15 @@ class Queue:
 
     def _serve_next(self) -> bool:
         """Lead what is offered; False at the end. What it holds, it holds until it returns."""
-        me = object()
+        me = OwnThread()
         with self._lock:
             self._changed.wait_for(lambda: self._leader is _OFFERED or self._is_at_end)
             if self._leader is not _OFFERED:
                 return False
             self._leader = me
-        with contextlib.suppress(BaseException):  # whose calls they were has been told
-            self._lead(me)
+        if self._gather(me):
+            with contextlib.suppress(BaseException):  # whose calls they were has been told
+                self._lead(me)
         return True
 
     @property
@@ -446,7 +483,8 @@ class Queue:
         with self._lock:
             self._is_closed = True
             self._changed.notify_all()
-            self._gathered.notify_all()
+            if self._gatherer is not None:
+                self._end_gathering(self._gatherer)
             if threading.get_ident() not in self._rounds.values():  # a signal's handler closes it
                 self._changed.wait_for(lambda: self._is_at_end and not self._rounds)
         for thread in self._threads:
