@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -72,8 +71,7 @@ class Stored(NamedTuple):
     offsets: np.ndarray | None = None  # of an array column
 
 
-@dataclass(frozen=True)
-class StraightBatch:
+class StraightBatch(NamedTuple):
     """What running a plain batch gave; its results are asked for once, before the next batch."""
 
     changed: dict[str, Slots]

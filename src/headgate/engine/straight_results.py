@@ -37,6 +37,8 @@ from headgate.state.layout import STORED, WORD_BYTES, Layout
 from headgate.state.types import PLAIN_KINDS, Column
 
 _FIRST_ROWS = 1024
+_INT8, _INT32, _INT64 = pa.int8(), pa.int32(), pa.int64()
+_WORDS = {kind: pa.dictionary(kind, pa.string()) for kind in (_INT8, _INT32)}
 _KEPT_REASONS = 256
 
 
@@ -64,9 +66,8 @@ class Made(NamedTuple):
         """As the user sees them."""
         found = np.empty(self.num_rows, np.int64)
         found.fill(epoch)
-        epochs = pa.Array.from_buffers(pa.int64(), len(found), [None, pa.py_buffer(found)])
-        batch = pa.RecordBatch.from_arrays([epochs, *self.columns], schema=self.schema)
-        return pa.Table.from_batches([batch])
+        epochs = pa.Array.from_buffers(_INT64, len(found), [None, pa.py_buffer(found)])
+        return pa.Table.from_arrays([epochs, *self.columns], schema=self.schema)
 
 
 class StraightResults:
@@ -95,12 +96,12 @@ class StraightResults:
         count, route, failed, tally = given.count, given.route, _NONE_FAILED, Tally()
         position, transaction, outcome, reason = self._same.of(first, count)
         if route is not None:
-            transaction = _words(route.astype(np.int8), pa.int8(), self._program.names)
+            transaction = _words(route.astype(np.int8), _INT8, self._program.names)
         valid = None
         if len(aborted):
             failed = self._failed(count, aborted, reasons, tally)
-            outcome = _words(failed.outcomes, pa.int8(), OUTCOME_WORDS)
-            reason = _words(failed.indices, pa.int32(), failed.words, pa.py_buffer(failed.valid))
+            outcome = _words(failed.outcomes, _INT8, OUTCOME_WORDS)
+            reason = _words(failed.indices, _INT32, failed.words, pa.py_buffer(failed.valid))
             valid = np.full(-(-count // 8), 0xFF, np.uint8)
             clear_bits(aborted, valid)
         tally.add(COMMITTED, count - len(aborted))
@@ -229,8 +230,8 @@ class StraightResults:
 
 
 def _words(indices: np.ndarray, kind: pa.DataType, words: pa.Array, valid: Any = None) -> pa.Array:
-    codes = pa.Array.from_buffers(kind, len(indices), [valid, pa.py_buffer(indices)])
-    return pa.DictionaryArray.from_arrays(codes, words, safe=False)
+    buffers = [valid, pa.py_buffer(indices)]
+    return pa.DictionaryArray.from_buffers(_WORDS[kind], len(indices), buffers, words)
 
 
 class _Failed(NamedTuple):
@@ -288,11 +289,11 @@ class _SameColumns:
         counted, zeros = np.arange(room), np.zeros(room, np.int8)
         none = pa.py_buffer(np.zeros(-(-room // 8), np.uint8))
         position = pa.Array.from_buffers(pa.int64(), room, [None, pa.py_buffer(counted)])
-        no_reason = _words(np.zeros(room, np.int32), pa.int32(), pa.array([], pa.string()), none)
+        no_reason = _words(np.zeros(room, np.int32), _INT32, pa.array([], pa.string()), none)
         self._columns = (
             position,
-            _words(zeros, pa.int8(), self._names),
-            _words(zeros, pa.int8(), OUTCOME_WORDS),
+            _words(zeros, _INT8, self._names),
+            _words(zeros, _INT8, OUTCOME_WORDS),
             no_reason,
         )
         self._room = room
