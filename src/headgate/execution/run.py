@@ -18,6 +18,7 @@ from headgate.compiling.signature import Signature
 from headgate.execution.interpreter import error_reason, has_lost_its_error
 from headgate.execution.spans import Spans
 from headgate.kernels.frame import Frame
+from headgate.kernels.generating_look_ups import is_found_late
 from headgate.kernels.pointers import address
 from headgate.kernels.serial import BLOCK_EVENTS
 from headgate.state.columns import StoredColumn
@@ -98,6 +99,23 @@ class Run:
     def frame(self) -> Frame:
         """What the kernels of the program take."""
         return Frame.fill(self.program.compiled_kernel.layout, self.arrays)
+
+    @cached_property
+    def _loop_frame(self) -> Frame:
+        """The same for the serial loop, which keeps the slots of one block of events at a time.
+
+        Of a part it has slots of its own: those of the batch are in use by the other part.
+        """
+        if not self.is_part:
+            return self.frame
+        works = self.works[: self.program.compiled_count]
+        accesses = [access for work in works for access in work.signature.accesses]
+        own = {
+            f"slots_{place}": np.empty(BLOCK_EVENTS, np.int64)
+            for place, access in enumerate(accesses)
+            if access.is_single and is_found_late(access)
+        }
+        return self.frame.but(own)
 
     def _make_output(self, work: Work) -> None:
         work.out_layout = work.signature.out_layout
@@ -211,7 +229,7 @@ class Run:
         while begin < end and kernel is not None:
             self.progress[0] = -1
             try:
-                kernel.run(begin, end, self.epoch, self.frame.address)
+                kernel.run(begin, end, self.epoch, self._loop_frame.address)
                 self._note_outcomes(begin, end)
                 return
             except Exception as error:
@@ -219,7 +237,7 @@ class Run:
                 if position < 0:  # it did not come to run: the kernel itself did not compile
                     raise
                 place = (position - begin) % BLOCK_EVENTS
-                kernel.restore(position, place, self.frame.address)
+                kernel.restore(position, place, self._loop_frame.address)
                 self._note_outcomes(begin, position)
                 if has_lost_its_error(error):
                     kernel.resolve(position, position + 1, self.frame.address)
