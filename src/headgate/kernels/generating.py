@@ -23,6 +23,10 @@ from headgate.state.integrity import constraints_on
 from headgate.state.layout import HEADER_ALIVE, WORD_BYTES, record_layout, row_layout
 from headgate.state.table import Access, Table
 
+# A step compares and puts back so many words by their names; more of them would take long to
+# compile, and a loop over the copy in `undo` does the same.
+WRITTEN_OUT_MAX = 8
+
 
 def written(signature: Signature) -> tuple[Table, ...]:
     """The tables that a transaction may change, each once, in the order of its parameters."""
@@ -248,6 +252,9 @@ class Generator:
         """The words that it may change, as they are before: in `undo`, and of one row at hand."""
         words = self.saved(number, access)
         lines = [self._row(place, access)] if words else []
+        if self._is_whole(number, access):
+            kept = [f"old_{place} = undo + 8 * u", f"copy(r_{place}, old_{place}, {len(words)})"]
+            return [*lines, *kept, f"u += {len(words)}"]
         for count, word in enumerate(words):
             lines += [
                 f"old_{place}_{word} = get(r_{place}, {word})",
@@ -289,10 +296,19 @@ class Generator:
         words = output_words(self.signatures[number])
         return [f"put(out_{number}, {word} * count + i, 0)" for word in range(words)]
 
+    def _is_long(self, number: int) -> bool:
+        """Whether its words are too many to write out wherever they are compared or put back."""
+        words = sum(len(self.saved(number, access)) for _, access in self.accesses(number))
+        return words > WRITTEN_OUT_MAX
+
+    def _is_whole(self, number: int, access: Access) -> bool:
+        """Whether all words of a row are kept, and by a loop."""
+        return self._is_long(number) and len(self.saved(number, access)) == self.width(access)
+
     def back(self, number: int) -> list[str]:
         """The rows as they were before; where all of them are at hand, without a look at `undo`."""
         changing = self._changing(number)
-        if not all(access.is_single for _, access in changing):
+        if self._is_long(number) or not all(access.is_single for _, access in changing):
             return [f"undo_{number}(e, k, frame)"]
         return [
             f"put(r_{place}, {word}, old_{place}_{word})"
@@ -306,6 +322,9 @@ class Generator:
 
     def _differs(self, number: int, place: int, access: Access) -> str:
         """Whether a row is another than before: by its words at hand, or by those in `undo`."""
+        if self._is_whole(number, access):
+            old = f"old_{place}" if access.is_single else "undo + 8 * u"
+            return f"differ(r_{place}, {old}, {self.width(access)}) != 0"
         tests = []
         for count, word in enumerate(self.saved(number, access)):
             old = f"old_{place}_{word}" if access.is_single else f"get(undo, u + {count})"
@@ -358,12 +377,17 @@ class Generator:
             table, width = self.number(access.table), self.width(access)
             image = f"images_{table} + {8 * width} * n"
             words = self.saved(number, access)
+            before = [
+                f"copy(r_{place}, {image}, {width})",
+                *(f"put({image}, {w}, get(undo, u + {at}))" for at, w in enumerate(words)),
+            ]
+            if self._is_whole(number, access):
+                before = [f"copy(undo + 8 * u, {image}, {width})"]
             body = [
                 f"if images_{table} != 0:",
                 f"    n = fresh(r_{place}, epoch, counts, {table})",
                 "    if n >= 0:",
-                f"        copy(r_{place}, {image}, {width})",
-                *(f"        put({image}, {w}, get(undo, u + {at}))" for at, w in enumerate(words)),
+                *_inside(_inside(before)),
                 f"mark(r_{place}, s_{place}, epoch, changed_{table}, counts, {table})",
             ]
             if 0 in words:

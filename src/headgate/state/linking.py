@@ -54,7 +54,16 @@ class LinkedLowering(NativeLowering):
         libraries = [state.library, *state.library._linking_libraries]
         state.targetctx.insert_user_function(entry, found.fndesc, libraries)
         state["cr"] = found._replace(cfunc=entry)
+        _forget(state)
         return True
+
+
+def _forget(state: Any) -> None:
+    """What was known of a function while it was compiled, which Numba keeps to show it to people:
+    a hundred functions of a program, and all programs of a process."""
+    state.type_annotation = ""
+    described = state["cr"].fndesc
+    described.typemap = described.calltypes = None
 
 
 @register_pass(mutates_CFG=False, analysis_only=True)
@@ -72,6 +81,7 @@ class _Environments(AnalysisPass):
                 environment = lookup_environment(variable.name)
                 if environment is not None:
                     state.library.codegen.set_env(variable.name, environment)
+        _forget(state)
         return False
 
 
@@ -105,4 +115,5 @@ def linked(function: Any) -> Any:
 
 def kernel_of(function: Any, is_kept: bool) -> Any:
     """Compiled with all that it calls, and called from Python; kept on disk or not."""
-    return numba.njit(nogil=True, cache=is_kept, pipeline_class=_KernelCompiler)(function)
+    options = {"nogil": True, "cache": is_kept, "no_cfunc_wrapper": True}
+    return numba.njit(pipeline_class=_KernelCompiler, **options)(function)
