@@ -15,33 +15,41 @@ from headgate.kernels.pointers import get_word as get
 from headgate.kernels.pointers import set_word as put
 
 BLOCK_EVENTS = 64  # their rows, slots and index entries fit the first-level cache
+AHEAD_EVENTS = 16  # twice as many have a place among those of a block
+PLACES_MASK = BLOCK_EVENTS - 1  # a slot has the place of its event, counted round the block
 
 
 @kernel
 def run(begin: int, end: int, epoch: int, frame: int) -> int:
-    """Positions begin..end, in blocks: all of a block's index entries are asked for, then all of
-    its rows, so that waits for memory overlap and few are left when it runs.
+    """Positions begin..end. Some events before its turn the rows of an event are asked for, and as
+    many before that the entries of the index, so that the function runs while memory is on the way.
 
     The reasons are zeros before. An order of 0 is that of the event rows.
     """
     order, reason, progress = fixed(frame, ORDER), fixed(frame, REASON), fixed(frame, PROGRESS)
     aborted, total = fixed(frame, ABORTED), get(frame, ABORTED_COUNT)
-    for block in range(begin, end, BLOCK_EVENTS):
-        stop = min(block + BLOCK_EVENTS, end)
-        for i in range(block, stop):
-            seek(get(order, i) if order != 0 else i, i - block, frame)
-        for i in range(block, stop):
-            fetch(get(order, i) if order != 0 else i, i - block, frame)
-        for i in range(block, stop):
-            put(progress, 0, i)
-            e = get(order, i) if order != 0 else i
-            confirm(e, i - block, frame)
-            code = step(e, i - block, i, epoch, frame)
-            if code != 0:
-                put(reason, i, code)
-                put(aborted, total, i)
-                total += 1
-                put(frame, ABORTED_COUNT, total)
+    for i in range(begin, min(begin + 2 * AHEAD_EVENTS, end)):
+        seek(get(order, i) if order != 0 else i, (i - begin) & PLACES_MASK, frame)
+    for i in range(begin, min(begin + AHEAD_EVENTS, end)):
+        fetch(get(order, i) if order != 0 else i, (i - begin) & PLACES_MASK, frame)
+    for i in range(begin, end):
+        ahead = i + 2 * AHEAD_EVENTS
+        if ahead < end:
+            e = get(order, ahead) if order != 0 else ahead
+            seek(e, (ahead - begin) & PLACES_MASK, frame)
+        ahead = i + AHEAD_EVENTS
+        if ahead < end:
+            e = get(order, ahead) if order != 0 else ahead
+            fetch(e, (ahead - begin) & PLACES_MASK, frame)
+        put(progress, 0, i)
+        e, place = get(order, i) if order != 0 else i, (i - begin) & PLACES_MASK
+        confirm(e, place, frame)
+        code = step(e, place, i, epoch, frame)
+        if code != 0:
+            put(reason, i, code)
+            put(aborted, total, i)
+            total += 1
+            put(frame, ABORTED_COUNT, total)
     return 0
 
 
@@ -49,7 +57,7 @@ def run(begin: int, end: int, epoch: int, frame: int) -> int:
 def restore(begin: int, i: int, frame: int) -> int:
     """Undo the event at one position, whose function raised in a run from `begin` on."""
     order = fixed(frame, ORDER)
-    undo(get(order, i) if order != 0 else i, (i - begin) % BLOCK_EVENTS, frame)
+    undo(get(order, i) if order != 0 else i, (i - begin) & PLACES_MASK, frame)
     return 0
 
 
