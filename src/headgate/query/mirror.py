@@ -25,6 +25,7 @@ from headgate.state.spaces import Slots, Words
 CHUNK_SLOTS = 1 << 16
 RUN_CHUNKS = 8  # made at once, in one piece of memory; see `_make`
 THREADS_MAX = 4
+THREAD_RUNS = 4  # fewer take less time than to start a thread for them
 _BLOCK_SLOTS = 512  # their words fit the first-level cache, which every column reads again
 _at: Any = np.uint64  # an index that cannot count from the end: the kernel need not ask
 
@@ -60,7 +61,6 @@ class Mirror:
         known = len(self._chunks)
         if self._table is not None and not self._dirty and count == known:
             return self._table
-        self._chunks += [None] * (count - known)
         runs = list(_runs([*sorted(self._dirty), *range(known, count)]))
         for run, batches in zip(runs, self._make_all(runs), strict=True):
             self._chunks[run.start : run.stop] = batches
@@ -68,12 +68,29 @@ class Mirror:
         self._table = pa.Table.from_batches(self._chunks, schema=self._rows.table.schema.arrow)
         return self._table
 
-    def _make_all(self, runs: Sequence[range]) -> Iterable[list[pa.RecordBatch]]:
-        threads = min(THREADS_MAX, os.cpu_count() or 1, len(runs))
-        if threads <= 1:
-            return [self._make(run) for run in runs]
-        with ThreadPoolExecutor(threads, thread_name_prefix="headgate-columns") as pool:
-            return list(pool.map(self._make, runs))
+    def _make_all(self, runs: Sequence[range]) -> list[list[pa.RecordBatch]]:
+        """All runs, many of them on several threads; this one works, too, and waits for none that
+        has not begun: beside other programs a new thread may be long in coming."""
+        made: list[list[pa.RecordBatch]] = [[] for _ in runs]
+        left = iter(range(len(runs)))
+
+        def work() -> None:
+            for number in left:
+                made[number] = self._make(runs[number])
+
+        helpers = min(THREADS_MAX, os.cpu_count() or 1, len(runs) // THREAD_RUNS) - 1
+        if helpers <= 0:
+            work()
+            return made
+        with ThreadPoolExecutor(helpers, thread_name_prefix="headgate-columns") as pool:
+            helping = [pool.submit(work) for _ in range(helpers)]
+            work()
+            for one in helping:
+                one.cancel()
+        for one in helping:
+            if not one.cancelled():
+                one.result()  # which raises what it raised
+        return made
 
     def _make(self, run: range) -> list[pa.RecordBatch]:
         """The chunks of a run, all of whose columns are in one piece of memory.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from decimal import Decimal
 from typing import Any
 
@@ -94,6 +95,7 @@ def test_columns_of_every_width_are_those_of_the_live_rows(
     monkeypatch.setattr(mirror.os, "cpu_count", lambda: cores)
     monkeypatch.setattr(mirror, "CHUNK_SLOTS", 700)
     monkeypatch.setattr(mirror, "RUN_CHUNKS", 2)
+    monkeypatch.setattr(mirror, "THREAD_RUNS", 1)
     rows, given = TableRows(WIDTHS, StringPool()), made_rows(5000)
     rows.load(given, 1)
     made = mirror.Mirror(rows)
@@ -121,3 +123,27 @@ def test_only_chunks_that_changed_are_made_anew(monkeypatch: pytest.MonkeyPatch)
     places = [one.column("big").buffers()[1].address for one in before]
     again = [one.column("big").buffers()[1].address for one in after]
     assert [place for place in range(6) if places[place] != again[place]] == [1, 3]
+
+
+def test_an_error_of_a_helping_thread_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This thread waits until the other has failed, so that it is not cancelled before."""
+    monkeypatch.setattr(mirror.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(mirror, "CHUNK_SLOTS", 10)
+    monkeypatch.setattr(mirror, "RUN_CHUNKS", 1)
+    monkeypatch.setattr(mirror, "THREAD_RUNS", 1)
+    rows = TableRows(WIDTHS, StringPool())
+    rows.load(made_rows(55), 1)
+    made, honest, failed = mirror.Mirror(rows), mirror.Mirror._make, threading.Event()
+
+    def make(one: mirror.Mirror, run: range) -> Any:
+        if threading.current_thread() is threading.main_thread():
+            failed.wait(60)
+            return honest(one, run)
+        failed.set()
+        raise MemoryError
+
+    monkeypatch.setattr(mirror.Mirror, "_make", make)
+    with pytest.raises(MemoryError):
+        made.table()
+    monkeypatch.setattr(mirror.Mirror, "_make", honest)
+    assert made.table().equals(made_rows(55))
