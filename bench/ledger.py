@@ -43,7 +43,9 @@ def transfer(event, src=accounts.at("src"), dst=accounts.at("dst"), out=hg.outpu
     out.left = src.balance
 
 
-def make_events(count: int, first: int, random: np.random.Generator) -> pa.Table:
+def make_events(
+    count: int, first: int, random: np.random.Generator, keys: int | None = None
+) -> pa.Table:
     """Uniform transfers in order of time, one in a hundred too large to succeed."""
     amount = random.random(count)
     amount[random.random(count) < ABORT_SHARE] = 1e12
@@ -51,8 +53,8 @@ def make_events(count: int, first: int, random: np.random.Generator) -> pa.Table
     return pa.table(
         {
             "ts": pa.array(times, pa.timestamp("us", tz="UTC")),
-            "src": random.integers(0, ACCOUNTS, count),
-            "dst": random.integers(0, ACCOUNTS, count),
+            "src": random.integers(0, keys or ACCOUNTS, count),
+            "dst": random.integers(0, keys or ACCOUNTS, count),
             "amount": amount,
         }
     )
@@ -261,6 +263,8 @@ def main(quick: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from bench.growth import compare_growth  # which takes the accounts of this one
+
     console = Console()
     folder = Path(tempfile.mkdtemp(prefix="headgate-bench-"))
     table = Table("what", "ns per event", "ratio", "bar", title="Transfers, 100,000 accounts")
@@ -280,6 +284,10 @@ def main(quick: bool) -> None:
             table.add_row(
                 "Spark sink / fetching only", f"{each:.0f}", f"{fetch / sink:.2f}", "0.85"
             )
+        with console.status("growth: the same with more and more accounts"):
+            for one in compare_growth(quick):
+                table.add_row(f"{one.what} / {one.to}", f"{one.value:.1f}", f"{one.ratio:.2f}",
+                              one.verdict)  # fmt: skip
         with console.status("memory of 10 million rows"):
             resident, peak = measure_memory()
         console.print(table)

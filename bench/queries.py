@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import headgate as hg
-from bench import peers, transfers
+from bench import growth, peers, transfers
 from bench.contest import compare_peers
 from bench.transfers import (
     BATCH_EVENTS,
@@ -271,6 +271,7 @@ def compare_server(_: Path, quick: bool) -> list[Figure]:
 SECTIONS: dict[str, Callable[[Path, bool], list[Figure]]] = {
     "point reads beside the stream": compare_points,
     "sums over a million rows": compare_sums,
+    "the first SQL over many rows": lambda _, quick: growth.compare_first_sql(quick),
     "aborts": compare_aborts,
     "isolation": compare_isolation,
     "calls over HTTP": compare_server,

@@ -20,7 +20,7 @@ from headgate.durability.plain import PlainBatch, Texts
 from headgate.errors import InvariantError
 from headgate.state import index
 from headgate.state.layout import HEADER_ALIVE, WORD_BYTES, Field
-from headgate.state.rows import TableRows, stored_column
+from headgate.state.rows import TableRows, field_values
 from headgate.state.spaces import Slots
 from headgate.state.storage import Storage
 
@@ -67,11 +67,7 @@ class Gatherer:
         return alive, narrow, [self._column(field, lines[line]) for field, line in columns]
 
     def _column(self, field: Field, words: np.ndarray) -> np.ndarray | Texts:
-        size = np.dtype(field.format).itemsize
-        values = words.view(field.format)
-        if size != WORD_BYTES:
-            values = values[field.offset % WORD_BYTES // size :: WORD_BYTES // size]
-        values = stored_column(np.ascontiguousarray(values), field.type)
+        values = field_values(field, words)
         return self.texts(values) if field.type.kind == "string" else values
 
     def texts(self, codes: np.ndarray) -> Texts:

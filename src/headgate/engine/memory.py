@@ -25,10 +25,9 @@ from headgate.engine.calls.keyed import KeyedCalls
 from headgate.engine.changes import ALL_COLUMNS, ChangedRows, Written
 from headgate.engine.terms import Origin
 from headgate.query.replica import Replica
-from headgate.state.columns import to_arrow
-from headgate.state.layout import HEADER_ALIVE
-from headgate.state.rows import TableRows
-from headgate.state.spaces import Slots
+from headgate.state.layout import HEADER_ALIVE, WORD_BYTES
+from headgate.state.rows import TableRows, bytes_of
+from headgate.state.spaces import Slots, Words
 from headgate.state.storage import Storage, Storages
 from headgate.state.strings import StringPool
 from headgate.state.table import Table
@@ -167,17 +166,20 @@ class Memory:
             for name, pieces in gathered.items()
         }
 
-    def changes(self, name: str, slots: Slots) -> pa.RecordBatch:
-        """The rows in these slots whole, with those that are not there."""
+    def image(self, name: str, slots: range, words: Words) -> dict[str, pa.Array]:
+        """Copy the rows in these slots as they are; columns of texts come beside, as texts: their
+        codes in the rows are those of this pool."""
         rows = self.rows[name]
-        alive, columns = rows.gather(slots)
-        arrays = [pa.array(slots), pa.array(alive)]
-        for field in rows.layout.fields:
-            values = columns[field.name]
-            if field.type.kind == "string" and not alive.all():
-                values = np.where(alive, values, 0)  # a dead row's texts may be forgotten already
-            arrays.append(to_arrow(values, field.type, self.pool))
-        return pa.RecordBatch.from_arrays(arrays, names=[SLOT, ALIVE, *rows.table.schema.names])
+        # Not by NumPy, which gives the interpreter up meanwhile: beside busy readers the stream
+        # would wait for this thread until it has it back.
+        bytes_of(words)[:] = bytes_of(rows.words[slots.start : slots.stop])
+        alive = words[:, 0] & HEADER_ALIVE
+        # A dead row's texts may be forgotten already.
+        return {
+            field.name: self.pool.texts(words[:, field.offset // WORD_BYTES] * alive)
+            for field in rows.layout.fields
+            if field.type.kind == "string"
+        }
 
     def used_slots(self) -> dict[str, int]:
         """One more than the highest slot ever used, of each table that has any, as in the log."""

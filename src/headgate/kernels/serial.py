@@ -18,25 +18,57 @@ from headgate.kernels.pointers import get_word as get
 from headgate.kernels.pointers import set_word as put
 
 BLOCK_EVENTS = 64  # their rows, slots and index entries fit the first-level cache
+AHEAD_EVENTS = 16  # twice as many have a place among those of a block
+PLACES_MASK = BLOCK_EVENTS - 1  # a slot has the place of its event, counted round the block
 
 
 @kernel
 def run(begin: int, end: int, epoch: int, frame: int) -> int:
-    """Positions begin..end, in blocks: all of a block's index entries are asked for, then all of
-    its rows, so that waits for memory overlap and few are left when it runs.
+    """Positions begin..end. Some events before its turn the rows of an event are asked for, and as
+    many before that the entries of the index, so that the function runs while memory is on the way.
 
     The reasons are zeros before. An order of 0 is that of the event rows.
     """
     order = fixed(frame, ORDER)
-    for block in range(begin, end, BLOCK_EVENTS):
-        stop = min(block + BLOCK_EVENTS, end)
-        for i in range(block, stop):
-            seek(get(order, i) if order != 0 else i, i - block, frame)
-        for i in range(block, stop):
-            e = get(order, i) if order != 0 else i
-            match(e, i - block, frame)
-            touch(e, i - block, frame)
-        run_block(block, stop, 0, epoch, frame)
+    for i in range(begin, min(begin + 2 * AHEAD_EVENTS, end)):
+        seek(get(order, i) if order != 0 else i, (i - begin) & PLACES_MASK, frame)
+    for i in range(begin, min(begin + AHEAD_EVENTS, end)):
+        find(i, (i - begin) & PLACES_MASK, frame)
+    for i in range(begin, end):
+        ahead = i + 2 * AHEAD_EVENTS
+        if ahead < end:
+            e = get(order, ahead) if order != 0 else ahead
+            seek(e, (ahead - begin) & PLACES_MASK, frame)
+        ahead = i + AHEAD_EVENTS
+        if ahead < end:
+            find(ahead, (ahead - begin) & PLACES_MASK, frame)
+        run_one(i, (i - begin) & PLACES_MASK, epoch, frame)
+    return 0
+
+
+@part
+def find(i: int, place: int, frame: int) -> int:
+    """The rows of the event at one position, by their tags; they are asked for, too."""
+    order = fixed(frame, ORDER)
+    e = get(order, i) if order != 0 else i
+    match(e, place, frame)
+    touch(e, place, frame)
+    return 0
+
+
+@part
+def run_one(i: int, place: int, epoch: int, frame: int) -> int:
+    """Run the event at one position, whose slots stand at `place`."""
+    order = fixed(frame, ORDER)
+    put(fixed(frame, PROGRESS), 0, i)
+    e = get(order, i) if order != 0 else i
+    confirm(e, place, frame)
+    code = step(e, place, i, epoch, frame)
+    if code != 0:
+        total = get(frame, ABORTED_COUNT)
+        put(fixed(frame, REASON), i, code)
+        put(fixed(frame, ABORTED), total, i)
+        put(frame, ABORTED_COUNT, total + 1)
     return 0
 
 
@@ -47,12 +79,13 @@ def look_ahead(begin: int, end: int, place: int, frame: int) -> int:
     It reads the index alone: rows that another thread changes stay in that one's cache.
     """
     order = fixed(frame, ORDER)
-    for block in range(begin, end, BLOCK_EVENTS):
-        stop = min(block + BLOCK_EVENTS, end)
-        for i in range(block, stop):
-            seek(get(order, i) if order != 0 else i, place + i - begin, frame)
-        for i in range(block, stop):
-            match(get(order, i) if order != 0 else i, place + i - begin, frame)
+    for i in range(begin, min(begin + AHEAD_EVENTS, end)):
+        seek(get(order, i) if order != 0 else i, place + i - begin, frame)
+    for i in range(begin, end):
+        ahead = i + AHEAD_EVENTS
+        if ahead < end:
+            seek(get(order, ahead) if order != 0 else ahead, place + ahead - begin, frame)
+        match(get(order, i) if order != 0 else i, place + i - begin, frame)
     return 0
 
 
@@ -60,29 +93,13 @@ def look_ahead(begin: int, end: int, place: int, frame: int) -> int:
 def run_found(begin: int, end: int, place: int, epoch: int, frame: int) -> int:
     """As `run`, for positions that were looked up ahead."""
     order = fixed(frame, ORDER)
-    for block in range(begin, end, BLOCK_EVENTS):
-        stop = min(block + BLOCK_EVENTS, end)
-        for i in range(block, stop):
-            touch(get(order, i) if order != 0 else i, place + i - begin, frame)
-        run_block(block, stop, place + block - begin, epoch, frame)
-    return 0
-
-
-@part
-def run_block(begin: int, end: int, place: int, epoch: int, frame: int) -> int:
-    """Run positions begin..end, whose slots stand from `place` on; their rows are on the way."""
-    order, reason, progress = fixed(frame, ORDER), fixed(frame, REASON), fixed(frame, PROGRESS)
-    aborted, total = fixed(frame, ABORTED), get(frame, ABORTED_COUNT)
+    for i in range(begin, min(begin + AHEAD_EVENTS, end)):
+        touch(get(order, i) if order != 0 else i, place + i - begin, frame)
     for i in range(begin, end):
-        put(progress, 0, i)
-        e, k = get(order, i) if order != 0 else i, place + i - begin
-        confirm(e, k, frame)
-        code = step(e, k, i, epoch, frame)
-        if code != 0:
-            put(reason, i, code)
-            put(aborted, total, i)
-            total += 1
-            put(frame, ABORTED_COUNT, total)
+        ahead = i + AHEAD_EVENTS
+        if ahead < end:
+            touch(get(order, ahead) if order != 0 else ahead, place + ahead - begin, frame)
+        run_one(i, place + i - begin, epoch, frame)
     return 0
 
 
@@ -105,9 +122,7 @@ def resolve(begin: int, end: int, frame: int) -> int:
             e = get(order, i) if order != 0 else i
             seek(e, e, frame)
         for i in range(block, stop):
-            e = get(order, i) if order != 0 else i
-            match(e, e, frame)
-            touch(e, e, frame)
+            find(i, get(order, i) if order != 0 else i, frame)
         for i in range(block, stop):
             e = get(order, i) if order != 0 else i
             confirm(e, e, frame)

@@ -53,6 +53,8 @@ def make_getter(
         with replica.lock:
             if copy.mark is None:
                 refresh(copy.table.name)
+            if not copy.rows.is_indexed:
+                copy.rows.make_index()
             slot = slot_of(copy.rows, key)
             if slot < 0:
                 return None

@@ -2,7 +2,8 @@
 
 The stream never waits for a reader. A commit only hands over what it changed (`note`), and says
 when that is durable (`publish`); readers bring the copy forward, one at a time, under a lock of
-their own. Tables that nobody reads are not copied.
+their own. Tables that nobody reads are not copied, and keys that nobody asks for are not indexed:
+the first point read of a table makes its index, and what comes later keeps it.
 
 A copy's `mark` is an object that is new for each of its states, and None while it is behind or
 being changed. Who finds the same mark after reading as before has read one whole epoch.
@@ -25,7 +26,7 @@ from headgate.query import mirror
 from headgate.state.columns import to_stored
 from headgate.state.compiled import numba
 from headgate.state.layout import HEADER_ALIVE, HEADER_EPOCH_SHIFT, WORD_BYTES
-from headgate.state.rows import TableRows
+from headgate.state.rows import TableRows, bytes_of
 from headgate.state.spaces import Slots, Words
 from headgate.state.strings import StringPool
 from headgate.state.table import Table
@@ -44,7 +45,7 @@ class Origin(Protocol):
     @property
     def rows(self) -> Mapping[str, TableRows]: ...
 
-    def changes(self, name: str, slots: Slots, /) -> pa.RecordBatch: ...
+    def image(self, name: str, slots: range, words: Words, /) -> Mapping[str, pa.Array]: ...
 
     def gathered(self, changed: Mapping[str, Slots], /) -> Mapping[str, tuple[PlainBatch, ...]]: ...
 
@@ -75,9 +76,9 @@ class Copy:
     def empty(self, pool: StringPool) -> None:
         """Hold no rows, as at the beginning."""
         self.mark: object | None = None
-        self.rows = TableRows(self.table, pool)
+        self.rows = TableRows(self.table, pool, is_indexed=False)
         self.mirror = mirror.Mirror(self.rows)
-        self.view = _bytes_of(self.rows)
+        self.view = bytes_of(self.rows.words)
         self.chunk_count = 0  # chunks that were ever copied
         self.stale: set[int] = set()  # those of them that changed unseen since
 
@@ -88,6 +89,41 @@ class Copy:
             marks = np.zeros(known + 1, np.bool_)
             marks[np.minimum(slots // mirror.CHUNK_SLOTS, known)] = True
             self.stale.update(np.flatnonzero(marks[:known]).tolist())
+
+    def take_stale(self, count: int) -> list[int]:
+        """The chunks to copy, of a table that has so many slots; under the engine's lock."""
+        chunk_count = -(-count // mirror.CHUNK_SLOTS)
+        found = [*sorted(self.stale), *range(self.chunk_count, chunk_count)]
+        self.stale.clear()
+        self.chunk_count = chunk_count
+        return found
+
+    def reserve(self, count: int) -> None:
+        """Have that many slots; those that are new are dead."""
+        rows = self.rows
+        rows.reserve(max(0, count - rows.count))
+        rows.count = max(rows.count, count)
+        self.view = bytes_of(rows.words)
+
+    def slots_of(self, chunk: int) -> range:
+        first = chunk * mirror.CHUNK_SLOTS
+        return range(first, min(first + mirror.CHUNK_SLOTS, self.rows.count))
+
+    def place_of(self, slots: range) -> Words:
+        """Where to copy rows to: at once into their place, but where an index has their keys."""
+        rows = self.rows
+        if rows.is_indexed:
+            return np.empty((len(slots), rows.layout.words), np.int64)
+        return rows.words[slots.start : slots.stop]
+
+    def take(self, slots: range, words: Words, texts: Mapping[str, pa.Array]) -> None:
+        """Have these rows, which were copied to that place, with their texts."""
+        for name, found in texts.items():
+            place = self.rows.layout.field(name).offset // WORD_BYTES
+            words[:, place] = self.rows.pool.intern(found)
+        if self.rows.is_indexed:
+            self.rows.exchange(slots.start, words)
+        self.mirror.note_chunk(slots.start // mirror.CHUNK_SLOTS)
 
     def apply(self, pieces: Iterable[PlainBatch], epoch: int) -> None:
         """Apply what an epoch changed."""
@@ -109,11 +145,7 @@ class Copy:
         if not overwrite(self.rows, slots, alive, changes, epoch):
             self.rows.replace(slots, alive, changes, epoch)
         self.mirror.note(slots)
-        self.view = _bytes_of(self.rows)
-
-
-def _bytes_of(rows: TableRows) -> memoryview:
-    return memoryview(rows.words.reshape(-1).view(np.uint8).data)
+        self.view = bytes_of(self.rows.words)
 
 
 class Replica:
@@ -208,7 +240,7 @@ class Replica:
                 if wanted <= self.followed:
                     return
         except BaseException:
-            self._forget(stream)
+            self.forget(stream)
             raise
 
     def _catch_up(self) -> None:
@@ -246,33 +278,23 @@ class Replica:
         its changes, and all of them are applied after the last: then the table is of one epoch.
         """
         with stream.lock:
-            chunks = {name: self._stale_chunks(name) for name in names}
+            counts = {name: self._origin.rows[name].count for name in names}
+            chunks = {name: self.copies[name].take_stale(count) for name, count in counts.items()}
             self.followed |= names
         for name, numbers in chunks.items():
-            for number in numbers:
+            copy = self.copies[name]
+            copy.reserve(counts[name])
+            for slots in map(copy.slots_of, numbers):
+                words = copy.place_of(slots)
                 with stream.lock:
-                    epoch, found = self._origin.epoch, self._image(name, number)
-                self.copies[name].put(found, epoch)
+                    texts = self._origin.image(name, slots, words)
+                copy.take(slots, words, texts)
         with stream.lock:
             epoch = self._origin.epoch
         stream.wait(epoch)
 
-    def _stale_chunks(self, name: str) -> list[int]:
-        copy, live = self.copies[name], self._origin.rows[name]
-        copy.rows.reserve(max(0, live.count - copy.rows.count))
-        count = -(-live.count // mirror.CHUNK_SLOTS)
-        found = [*sorted(copy.stale), *range(copy.chunk_count, count)]
-        copy.stale.clear()
-        copy.chunk_count = count
-        return found
-
-    def _image(self, name: str, chunk: int) -> pa.RecordBatch:
-        first = chunk * mirror.CHUNK_SLOTS
-        last = min(first + mirror.CHUNK_SLOTS, self._origin.rows[name].count)
-        return self._origin.changes(name, np.arange(first, last))
-
-    def _forget(self, stream: Stream) -> None:
-        """A copy was left half done: begin anew, as if nothing had ever been read."""
+    def forget(self, stream: Stream) -> None:
+        """Begin anew, as if nothing had ever been read; so after a copy was left half done."""
         with stream.lock:
             self.followed = frozenset()
             self._pending.clear()

@@ -172,7 +172,10 @@ def insert_live(entries: np.ndarray, words: Words, count: int, key_words: int) -
 def insert_new(entries: np.ndarray, words: Words, first: int, last: int, width: int) -> int:
     """Add the rows in slots first..last; returns the first whose key is there already, or -1."""
     mask = len(entries) - 1
+    base = np.int64(entries.ctypes.data)
     for slot in range(first, last):
+        ahead = _row_hash(words, min(slot + AHEAD, last - 1), width)
+        prefetch(base + WORD_BYTES * (ahead & mask))
         value = _row_hash(words, slot, width)
         place = value & mask
         while entries[place] != 0:

@@ -1,7 +1,8 @@
 """Rows: the live rows of one table in memory, as words, with their key index and free slots.
 
 Invariant between batches: a slot is alive and in the index, or dead and in the free list, or beyond
-`count` and never used.
+`count` and never used. Rows that are being restored, and a copy of which nobody asked for a key,
+have no index and no free list.
 """
 
 from __future__ import annotations
@@ -40,8 +41,9 @@ SLOTS_MAX = 2**31 - 2
 class TableRows:
     """The rows of one table: an array of words that grows by doubling."""
 
-    def __init__(self, table: Table, pool: StringPool) -> None:
+    def __init__(self, table: Table, pool: StringPool, is_indexed: bool = True) -> None:
         self.table = table
+        self.is_indexed = is_indexed
         self.layout: Layout = row_layout(table.schema, table.key)
         self.pool = pool
         self.count = 0  # slots ever used; the live rows are fewer by the free ones
@@ -82,7 +84,7 @@ class TableRows:
             words = np.zeros((max(need, 2 * len(self.words)), self.layout.words), np.int64)
             words[: self.count] = self.words[: self.count]
             self.words = words
-        if need > LOAD_FACTOR * len(self.entries):
+        if self.is_indexed and need > LOAD_FACTOR * len(self.entries):
             size = 1 << int(need / LOAD_FACTOR).bit_length()
             self.entries = np.zeros(size, np.int64)
             self._index_all()
@@ -179,7 +181,7 @@ class TableRows:
 
     def begin_restoring(self, slots: int) -> None:
         """Forget all rows and have that many dead slots; until the end the index is not there."""
-        self.count = slots
+        self.is_indexed, self.count = False, slots
         self.words = np.zeros((max(ROWS_MIN, slots), self.layout.words), np.int64)
 
     def put(self, slots: Slots, rows: pa.Table, epoch: int) -> None:
@@ -195,7 +197,7 @@ class TableRows:
     def put_changes(
         self, slots: Slots, alive: np.ndarray, rows: pa.Table, epochs: int | np.ndarray
     ) -> None:
-        """Put changed rows into their slots, while these are being restored; each slot once.
+        """Put changed rows into their slots, while these have no index; each slot once.
 
         They are of one epoch, or each of its own.
         """
@@ -226,12 +228,18 @@ class TableRows:
 
     def end_restoring(self) -> None:
         """Make the index and the free list of the rows that were put."""
-        size = 1 << int(max(ROWS_MIN, self.count) / LOAD_FACTOR).bit_length()
-        self.entries = np.zeros(size, np.int64)
-        dead = build_index(self.entries, self.words, self.count, len(self.table.key))
+        dead = self.make_index()
         self.free, self.free_count = np.empty(16, np.int64), 0
         if dead:
             self._free_dead()
+
+    def make_index(self) -> int:
+        """Make the index of rows that have none, all at once; returns how many slots are dead."""
+        size = 1 << int(max(ROWS_MIN, self.count) / LOAD_FACTOR).bit_length()
+        entries = np.zeros(size, np.int64)
+        dead = build_index(entries, self.words, self.count, len(self.table.key))
+        self.entries, self.is_indexed = entries, True
+        return dead
 
     def patch(self, slots: Slots, alive: np.ndarray, rows: pa.Table, epoch: int) -> None:
         """Apply changed rows by slot, as they were logged, and make the free list anew."""
@@ -243,6 +251,9 @@ class TableRows:
 
         The free list is left as it is: enough for a copy in which no transaction runs.
         """
+        if not self.is_indexed:
+            self.put_changes(slots, alive, rows, epoch)
+            return
         last = int(slots.max(initial=-1)) + 1
         if last > self.count:
             self.reserve(last - self.count)
@@ -267,8 +278,22 @@ class TableRows:
         """Let the rows in these slots be gone, where there are any; the free list stays."""
         used = slots[slots < self.count]
         there = used[(self.words[used, 0] & HEADER_ALIVE) != 0]
-        index.remove_slots(self.entries, self.words, there, len(self.table.key))
+        if self.is_indexed:
+            index.remove_slots(self.entries, self.words, there, len(self.table.key))
         self.words[there, 0] = 0
+
+    def exchange(self, first: int, words: Words) -> None:
+        """Put whole rows, dead ones among them, in the place of those from slot `first` on.
+
+        The free list stays. Where a row has its key as before, so has the index.
+        """
+        here, width = self.words[first : first + len(words)], len(self.table.key)
+        was, is_there = ((rows[:, 0] & HEADER_ALIVE) != 0 for rows in (here, words))
+        stays = was & is_there & (here[:, 1 : 1 + width] == words[:, 1 : 1 + width]).all(axis=1)
+        leaving, coming = (first + np.flatnonzero(some & ~stays) for some in (was, is_there))
+        index.remove_slots(self.entries, self.words, leaving, width)
+        here[:] = words
+        index.insert_slots(self.entries, self.words, coming, width)
 
     def _free_dead(self) -> None:
         """Make the free list anew from the rows themselves."""
@@ -316,13 +341,10 @@ class TableRows:
     def gather(self, slots: Slots) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Which of these slots are alive, and the stored values of every column in them."""
         words = index.transpose(self.words, slots)
-        columns = {}
-        for field in self.layout.fields:
-            size = np.dtype(field.format).itemsize
-            word, place = divmod(field.offset, WORD_BYTES)
-            parts = words[word].view(field.format)
-            values = parts if size == WORD_BYTES else parts[place // size :: WORD_BYTES // size]
-            columns[field.name] = stored_column(np.ascontiguousarray(values), field.type)
+        columns = {
+            field.name: field_values(field, words[field.offset // WORD_BYTES])
+            for field in self.layout.fields
+        }
         return (words[0] & HEADER_ALIVE).astype(np.bool_), columns
 
     def column(self, name: str, slots: Slots | slice) -> np.ndarray:
@@ -353,6 +375,19 @@ class TableRows:
         names = [field.name for field in self.layout.fields if field.type.kind == "string"]
         record = self.defaults.view(self.layout.dtype)[0]
         return np.array([record[name] for name in names], np.int64)
+
+
+def bytes_of(words: Words) -> memoryview:
+    """The same memory as bytes; the rows have no gap between them."""
+    return memoryview(words.reshape(-1).view(np.uint8).data)
+
+
+def field_values(field: Field, words: np.ndarray) -> np.ndarray:
+    """A field's stored values, of rows of which these are the words that it stands in."""
+    size, values = np.dtype(field.format).itemsize, words.view(field.format)
+    if size != WORD_BYTES:
+        values = values[field.offset % WORD_BYTES // size :: WORD_BYTES // size]
+    return stored_column(np.ascontiguousarray(values), field.type)
 
 
 def stored_column(values: np.ndarray, kind: ColumnType) -> np.ndarray:

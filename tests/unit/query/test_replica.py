@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headgate as hg
+from headgate.engine import memory
+from headgate.engine.memory import Memory
 from headgate.query import mirror, point, replica
 
 table = hg.Table("t", "id bigint, name string, n bigint", key=["id", "name"])
@@ -110,6 +112,79 @@ def test_reads_in_between_change_nothing_and_miss_nothing(
             getattr(model, name)(argument)
 
 
+KEYS_IN_ALL = [(number, name) for number in range(8) for name in NAMES]
+STAGES = (
+    [((number, name), number) for number in range(6) for name in NAMES],
+    [((1, "a"), 9), ((2, "b"), 9)],  # changed
+    [((0, ""), -1), ((3, "a"), -1), ((3, "b"), -1)],  # gone
+    [((7, "b"), 1), ((6, ""), 2)],  # new, where others were
+    [((0, ""), 5), ((3, "a"), 6)],  # there again, elsewhere
+)
+
+
+@pytest.mark.parametrize("chunk", [3, mirror.CHUNK_SLOTS])
+@pytest.mark.parametrize("asked", range(len(STAGES)))
+def test_a_key_is_found_whenever_it_is_first_asked_for(
+    asked: int, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQL follows the table from the first epoch on; its index is made at one of those later."""
+    monkeypatch.setattr(mirror, "CHUNK_SLOTS", chunk)
+    model = Model()
+    for number, changes in enumerate(STAGES):
+        model.change(changes)
+        model.all(None)
+        copy = model.engine._memory.replica.copies["t"]
+        assert copy.rows.is_indexed == (number > asked)
+        for key in KEYS_IN_ALL if number >= asked else ():
+            model.get(key)
+            model.get(key)
+
+
+def test_an_index_is_kept_while_chunks_are_copied_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirror, "CHUNK_SLOTS", 3)
+    monkeypatch.setattr(replica, "PENDING_ROWS_MAX", 0)
+    monkeypatch.setattr(replica, "PENDING_EPOCHS_MIN", 0)
+    model = Model()
+    model.change(STAGES[0])
+    for key in KEYS_IN_ALL:
+        model.get(key)
+    for changes in STAGES[1:]:
+        model.change(changes)  # is let go at once: the chunks are copied again
+        assert model.engine._memory.replica.followed == frozenset()
+        for key in KEYS_IN_ALL:
+            model.get(key)
+        model.all(None)
+
+
+def test_rows_that_come_while_an_indexed_table_is_not_followed_find_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(replica, "PENDING_ROWS_MAX", 0)
+    monkeypatch.setattr(replica, "PENDING_EPOCHS_MIN", 0)
+    model = Model()
+    model.change([((0, "a"), 0)])
+    model.get((0, "a"))
+    model.change([((number, "b"), number) for number in range(3000)])
+    for number in (0, 1, 1500, 2999, 3000):
+        model.get((number, "b"))
+    model.all(None)
+
+
+def test_texts_of_rows_that_are_gone_may_be_forgotten_before_the_table_is_copied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(memory, "POOL_SLACK", 0)
+    model = Model()
+    for n in (1, -1):  # their slots keep the codes of their texts
+        model.change([((number, f"text {number}"), n) for number in range(10)])
+    for number in range(30):
+        for n in (1, -1):
+            model.change([((1, f"another {number}"), n)])
+    assert model.engine._memory.pool.count < 30
+    model.all(None)
+    model.get((3, "text 3"))
+
+
 def test_tables_that_nobody_reads_are_not_copied() -> None:
     model = Model()
     model.change([((1, "a"), 1)])
@@ -191,14 +266,14 @@ def test_a_table_that_changes_while_it_is_first_copied_is_of_one_epoch(
             [((2, "b"), 3)],  # in the slot of the one that went
         ]
     )
-    honest = replica.Replica._image
+    honest = Memory.image
 
-    def meanwhile(copies: replica.Replica, name: str, chunk: int) -> Any:
-        for some in changes if chunk == 1 else ():
+    def meanwhile(live: Memory, name: str, slots: range, words: Any) -> Any:
+        for some in changes if slots.start == 1 else ():
             model.change(some)
-        return honest(copies, name, chunk)
+        return honest(live, name, slots, words)
 
-    monkeypatch.setattr(replica.Replica, "_image", meanwhile)
+    monkeypatch.setattr(Memory, "image", meanwhile)
     model.all(None)
     assert next(changes, None) is None
     for key in [(number, name) for number in range(4) for name in NAMES]:
