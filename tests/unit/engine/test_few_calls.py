@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import headgate as hg
 from headgate.engine.calls.answers import Answers, AnswerShape
+from headgate.engine.calls.calling import Call
 from headgate.engine.results import as_results, with_epoch
 from headgate.state.strings import StringPool
 from headgate.state.types import Column, ColumnType
-from tests.unit.engine.test_calls import contents, move, open_store
+from tests.unit.engine.test_calls import PROGRAM, contents, move, open_store
 
 
 def test_a_call_of_a_signal_handler_does_not_meet_the_one_that_it_interrupts() -> None:
@@ -45,3 +48,19 @@ def test_a_time_that_python_has_not_is_shown_as_arrow_shows_it(kind: str, outcom
         as_results(with_epoch(answers.batch(), 1))
     with pytest.raises(type(expected.value), match=str(expected.value)):
         answers.results()
+
+
+def test_the_results_of_calls_alone_and_together_are_in_the_log(tmp_path: Path) -> None:
+    """What is the same in all of them is written without a look, for one and for several."""
+    with open_store(tmp_path / "bank", durability="none") as engine:
+        for count in (1, 3, 2, 1, 70):
+            engine.call_all([Call(move, {"src": 0, "dst": 1, "amount": 0})] * count)
+    with hg.open(tmp_path / "bank", **PROGRAM) as again:
+        found = again.sql(
+            'select epoch, position, transaction, outcome, reason, "left" from results '
+            "where transaction = 'move' order by epoch, position"
+        )
+        places = [row[:2] for row in found.rows()]
+        assert {row[2:] for row in found.rows()} == {("move", "committed", None, 20)}
+    assert places == [(2 + epoch, place) for epoch, count in enumerate((1, 3, 2, 1, 70))
+                      for place in range(count)]  # fmt: skip

@@ -128,7 +128,7 @@ def test_ctrl_c_to_who_gathers_passes_the_lead_on(engine: hg.Engine) -> None:
     def interrupted() -> None:
         threads.append(ask(engine, found))
         wait_for(lambda: len(queue._waiting) == 2)
-        queue._patience = 0.001
+        queue._expected = 1  # so that the next one does not gather
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -148,17 +148,28 @@ def test_who_is_told_to_lead_too_late_to_hear_it_leads_once(engine: hg.Engine) -
     assert engine.call(move, src=0, dst=1, amount=1).left == 16
 
 
-def test_who_gathered_for_another_waits_for_its_answer(engine: hg.Engine) -> None:
-    """The time of who gathers is over, and someone else leads by now."""
+def test_who_gathered_for_another_takes_nothing_and_is_answered(engine: hg.Engine) -> None:
+    """The time of who gathers is over, and someone else leads by now, but has taken no calls."""
     queue, found, threads = queue_of(engine, 2), list[Any](), list[threading.Thread]()
+    take, takers, second = queue._take, list[int](), threading.Event()
+
+    def noted(*given: Any) -> None:
+        takers.append(threading.get_ident())
+        if len(takers) == 1:
+            second.wait(0.2)  # there is none
+        else:
+            second.set()
+        take(*given)
 
     def overtaken() -> None:
         threads.append(ask(engine, found))
-        wait_for(lambda: queue._leader is not handed)
+        wait_for(lambda: bool(takers))
 
+    queue._take = noted  # type: ignore[method-assign]
     handed = gathering(engine, overtaken)
     queue.run(handed)
     threads[0].join(60)
+    assert takers == [threads[0].ident]
     assert (handed.answers[0].left, found[0].left) == (18, 17)
     assert handed.answers[0].epoch == found[0].epoch
 

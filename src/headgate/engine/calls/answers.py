@@ -42,10 +42,10 @@ class AnswerShape:
     name: str
     outputs: Sequence[Column]
     pool: StringPool
-    # By how many calls there are: the columns before the outputs, when all of them committed,
-    # and the same as they are written.
+    # By how many calls there are: the columns before the outputs, when all of them committed.
     _heads: dict[int, list[pa.Array]] = field(default_factory=dict)
-    _written: dict[int, list[Encoded]] = field(default_factory=dict)
+    # The same as they are written, by whether there are several.
+    _written: dict[bool, list[Encoded]] = field(default_factory=dict)
 
     @cached_property
     def names(self) -> list[str]:
@@ -97,16 +97,13 @@ class AnswerShape:
 
     def written(self, shape: BatchShape, count: int) -> list[Encoded]:
         """The columns before the outputs as the log has them, when all calls committed."""
-        found = self._written.get(count)
+        found = self._written.get(count > 1)
         if found is None:
             position: PlainColumn = Counted() if count > 1 else _ZERO
             byte, code = _ZERO.view(np.int8)[:1], _ZERO.view(np.int32)[:1]
-            given = zip(shape.columns, (position, byte, byte, code), strict=False)
             nulls = (None, None, None, _NO_REASON)
-            found = self._written[count] = [
-                encoded(column, values, nulls[place], count)
-                for place, (column, values) in enumerate(given)
-            ]
+            given = zip(shape.columns[:4], (position, byte, byte, code), nulls, strict=True)
+            found = self._written[count > 1] = [encoded(*one, count) for one in given]
         return found
 
     def _committed(self, count: int) -> list[pa.Array]:
