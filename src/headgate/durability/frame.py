@@ -22,7 +22,8 @@ from headgate.durability.decoding import batch_of, checked_changes, checked_meta
 from headgate.durability.describing import Shapes
 from headgate.durability.format import Position
 from headgate.durability.packing import unpack
-from headgate.durability.plain import Piece, PlainBatch, decoded, size_of
+from headgate.durability.plain import Piece, PlainBatch, size_of
+from headgate.durability.viewing import decoded
 from headgate.errors import InvariantError
 from headgate.io import File
 

@@ -2,9 +2,8 @@
 
 What is the same in all rows is written once, what counts up from 0 not at all, what few rows have
 by their places. The rest are the bytes as they stand in memory, so a batch is encoded by naming its
-buffers, and read by viewing them. Invariant: the same batch comes back, whatever way its columns
-went; and nothing that was read is used as a length or a place before it was found within its
-bounds. So that forged bytes cannot ask for much memory, only so many values may be implied.
+buffers, and read by viewing them (viewing.py). Invariant: the same batch comes back, whatever way
+its columns went.
 
     >>> batch = pa.record_batch({"position": [0, 1, 2], "outcome": ["a", "a", "a"]})
     >>> shape = BatchShape.of(batch.schema)
@@ -14,8 +13,7 @@ bounds. So that forged bytes cannot ask for much memory, only so many values may
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -23,29 +21,32 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from headgate.durability.describing import BatchShape, ShapeColumn, shape_of, texts_of
+from headgate.durability.describing import BatchShape, ShapeColumn, texts_of
+from headgate.durability.viewing import (
+    COUNT,
+    COUNTED,
+    COUNTED_ON,
+    EACH,
+    FEW,
+    HAS_NULLS,
+    HEAD,
+    IMPLIED_MAX,
+    MOST,
+    NARROW,
+    NULL,
+    SAME,
+    STEP,
+    UNSIGNED,
+    WIDE,
+    counted,
+    decoded,
+    packed_bits,
+)
 
 Piece = bytes | memoryview
 _Written = list[Piece | np.ndarray]
-_HEAD = struct.Struct("<IHH")  # rows, length of the description, 0
-_COUNT = struct.Struct("<Q")
-_STEP = 8
 _JOINED_ROWS_MAX = 64
-_ZEROS = bytes(_STEP)
-IMPLIED_MAX = 1 << 24  # values of a batch that are not written one by one
-_UNSIGNED: dict[int, np.dtype[Any]] = {width: np.dtype(f"u{width}") for width in (1, 2, 4, 8)}
-_WIDE = 16  # bytes of a decimal
-
-# How a column is written; beside it stands whether a bit per row says which rows have a value.
-EACH = 0  # every value
-SAME = 1  # one value for all rows
-COUNTED = 2  # nothing: the values are 0, 1, 2, ...; of a later piece see COUNTED_ON
-NARROW = 3  # every value in half of its bytes: a slot in 4, a decimal in 8
-NULL = 4  # nothing: no row has a value
-MOST = 5  # the value of most rows, then places and values of the others
-FEW = 6  # places and values of the few rows that have one
-COUNTED_ON = 7  # the first value: the others count on from it
-HAS_NULLS = 0x80
+_ZEROS = bytes(STEP)
 
 
 class Texts(NamedTuple):
@@ -78,7 +79,7 @@ class Nulls(NamedTuple):
     @classmethod
     def of(cls, nulls: np.ndarray) -> Nulls:
         """From an array that is True where there is no value."""
-        return cls(len(nulls) - int(np.count_nonzero(nulls)), _bits(~nulls))
+        return cls(len(nulls) - int(np.count_nonzero(nulls)), packed_bits(~nulls))
 
     def places(self, rows: int) -> np.ndarray:
         """The rows that have one."""
@@ -133,7 +134,7 @@ class PlainBatch:
         The batch must not change before they are written.
         """
         shape, rows = self.shape, self.num_rows
-        head = _HEAD.pack(rows, len(shape.description), 0) + shape.description
+        head = HEAD.pack(rows, len(shape.description), 0) + shape.description
         ways, left = bytearray(len(shape.columns)), IMPLIED_MAX
         written: _Written = []
         for number, (column, values) in enumerate(zip(shape.columns, self.columns, strict=True)):
@@ -166,7 +167,7 @@ def _padded(written: _Written, rows: int) -> list[Piece]:
         size = found.nbytes if isinstance(found, np.ndarray) else size_of(found)
         if size:
             pieces.append(found)
-            if size % _STEP:
+            if size % STEP:
                 pieces.append(_gap(size))
     if rows <= _JOINED_ROWS_MAX:
         return [b"".join(pieces)]
@@ -178,7 +179,7 @@ def _as_bytes(found: Piece | np.ndarray) -> Piece:
 
 
 def _gap(length: int) -> bytes:
-    return _ZEROS[: -length % _STEP]
+    return _ZEROS[: -length % STEP]
 
 
 def viewed(array: pa.Array, column: ShapeColumn) -> np.ndarray | Texts:
@@ -203,7 +204,7 @@ def _nulls_of(array: pa.Array, buffers: list[pa.Buffer | None]) -> Nulls:
     found = np.frombuffer(bits, np.uint8)
     if first % 8:
         flags = np.unpackbits(found, count=first + rows, bitorder="little")
-        return Nulls(rows - array.null_count, _bits(flags[first:]))
+        return Nulls(rows - array.null_count, packed_bits(flags[first:]))
     return Nulls(rows - array.null_count, found[first // 8 : (first + rows + 7) // 8])
 
 
@@ -215,13 +216,13 @@ def _viewed(
         return Texts(*texts_of(array))
     rows, first, data = len(array), array.offset, buffers[1]
     if data is None:
-        return np.zeros(rows, _UNSIGNED.get(column.width, np.dtype("u1")))
+        return np.zeros(rows, UNSIGNED.get(column.width, np.dtype("u1")))
     if column.width == 0:
         bits = np.frombuffer(data, np.uint8)
         return np.unpackbits(bits, count=first + rows, bitorder="little")[first:]
-    if column.width == _WIDE:
-        return np.frombuffer(data, np.int64, 2 * rows, _WIDE * first).reshape(rows, 2)
-    return np.frombuffer(data, _UNSIGNED[column.width], rows, column.width * first)
+    if column.width == WIDE:
+        return np.frombuffer(data, np.int64, 2 * rows, WIDE * first).reshape(rows, 2)
+    return np.frombuffer(data, UNSIGNED[column.width], rows, column.width * first)
 
 
 # --- what is written ------------------------------------------------------------------------------
@@ -258,13 +259,13 @@ def _encoded(
     if column.width == 0:
         if may_imply and nulls is None and rows and _are_same(values):
             return SAME, [_value(values, 0)]
-        return _with_nulls(EACH, nulls, [_bits(values)])
-    if column.width == _WIDE:
+        return _with_nulls(EACH, nulls, [packed_bits(values)])
+    if column.width == WIDE:
         values, way = _narrowed(values)
         return _with_nulls(way, nulls, [values])
     if values.itemsize != column.width:
         return _with_nulls(NARROW, nulls, [np.ascontiguousarray(values)])
-    plain = np.ascontiguousarray(values).view(_UNSIGNED[column.width])
+    plain = np.ascontiguousarray(values).view(UNSIGNED[column.width])
     if rows and may_imply:
         short = _short(plain, nulls, column)
         if short is not None:
@@ -276,16 +277,12 @@ def _with_nulls(way: int, nulls: Nulls | None, written: _Written) -> tuple[int, 
     return (way, written) if nulls is None else (way | HAS_NULLS, [nulls.bits, *written])
 
 
-def _bits(flags: np.ndarray) -> np.ndarray:
-    return np.packbits(flags.astype(np.bool_, copy=False), bitorder="little")
-
-
 def _value(values: np.ndarray, width: int) -> bytes:
     """One value in its whole width."""
     one = values[:1]
-    if width == _WIDE and one.ndim == 1:
+    if width == WIDE and one.ndim == 1:
         low = int(one[0])
-        return low.to_bytes(_WIDE, "little", signed=True)
+        return low.to_bytes(WIDE, "little", signed=True)
     if width > one.itemsize and one.ndim == 1:
         return int(one[0]).to_bytes(width, "little")
     return one.tobytes()
@@ -339,11 +336,11 @@ def _short(
 
 
 def _counting(first: int) -> tuple[int, _Written]:
-    return (COUNTED_ON, [_COUNT.pack(first)]) if first else (COUNTED, [])
+    return (COUNTED_ON, [COUNT.pack(first)]) if first else (COUNTED, [])
 
 
 def _sparse(column: Sparse, width: int) -> tuple[int, _Written]:
-    kind = _UNSIGNED[width]
+    kind = UNSIGNED[width]
     written = _places(column.places, column.values.view(kind))
     return (FEW, written) if column.usual is None else (MOST, [column.usual.view(kind), *written])
 
@@ -362,152 +359,9 @@ def _spread(column: Sparse, rows: int) -> tuple[np.ndarray, Nulls | None]:
 
 
 def _places(places: np.ndarray, values: np.ndarray) -> _Written:
-    return [_COUNT.pack(len(places)), places.astype(np.uint32), values]
-
-
-@lru_cache(maxsize=8)
-def counted(rows: int) -> np.ndarray:
-    """0, 1, 2, ... of so many rows, which no one changes."""
-    found = np.arange(rows, dtype=np.uint64)
-    found.flags.writeable = False
-    return found
+    return [COUNT.pack(len(places)), places.astype(np.uint32), values]
 
 
 @lru_cache(maxsize=8)
 def _counted_buffer(rows: int) -> pa.Buffer:
     return pa.py_buffer(counted(rows))
-
-
-# --- what is read ---------------------------------------------------------------------------------
-
-
-class _Cursor:
-    """A body that is read from its front; ValueError where it has not as many bytes."""
-
-    def __init__(self, body: pa.Buffer) -> None:
-        self.body = body
-        self.place = 0
-
-    def take(self, size: int) -> pa.Buffer:
-        if size < 0 or self.place + size > self.body.size:
-            raise ValueError(f"{size} bytes at {self.place} of {self.body.size}")
-        found = self.body.slice(self.place, size)
-        self.place += size + -size % _STEP
-        return found
-
-    def array(self, kind: str | np.dtype, count: int) -> np.ndarray:
-        kind = np.dtype(kind)
-        return np.frombuffer(self.take(kind.itemsize * count), kind, count)
-
-
-def decoded(body: pa.Buffer) -> pa.RecordBatch:
-    """The batch of a body; ValueError or an Arrow error for bytes that are none.
-
-    Long columns view the body.
-    """
-    cursor = _Cursor(body)
-    rows, length, zero = _HEAD.unpack(memoryview(cursor.take(_HEAD.size)))
-    if zero:
-        raise ValueError("a plain batch begins otherwise")
-    shape = shape_of(cursor.take(length).to_pybytes())
-    ways = cursor.take(len(shape.columns)).to_pybytes()
-    implied = sum(way & ~HAS_NULLS not in (EACH, NARROW) for way in ways)
-    if implied * rows > IMPLIED_MAX:
-        raise ValueError(f"{rows} rows of {implied} columns that are not there")
-    arrays = [
-        column.checked(_read(cursor, column, way, rows))
-        for column, way in zip(shape.columns, ways, strict=True)
-    ]
-    if cursor.place != body.size:
-        raise ValueError(f"a plain batch of {cursor.place} bytes in {body.size}")
-    return pa.RecordBatch.from_arrays(arrays, schema=shape.schema)
-
-
-def _read(cursor: _Cursor, column: ShapeColumn, way: int, rows: int) -> pa.Array:
-    valid = cursor.take((rows + 7) // 8) if way & HAS_NULLS else None
-    way &= ~HAS_NULLS
-    if way == NULL:
-        return pa.nulls(rows, column.type)
-    if way == EACH and column.width < 0:
-        offsets = cursor.take(4 * (rows + 1))
-        # The last offset is how many bytes of text follow; the others are judged by Arrow.
-        size = int(np.frombuffer(offsets, np.int32)[-1])
-        return pa.Array.from_buffers(column.type, rows, [valid, offsets, cursor.take(size)])
-    if way == EACH:
-        size = column.width * rows if column.width else (rows + 7) // 8
-        return pa.Array.from_buffers(column.type, rows, [valid, cursor.take(size)])
-    reading = _READING.get(way)
-    if reading is None or column.width < 0:
-        raise ValueError(f"a column written in way {way}")
-    if way == FEW:
-        values, valid = _read_few(cursor, column, rows)
-    else:
-        values = reading(cursor, column, rows)
-    return pa.Array.from_buffers(column.type, rows, [valid, pa.py_buffer(values)])
-
-
-def _fixed(column: ShapeColumn) -> np.dtype:
-    if column.width not in _UNSIGNED:
-        raise ValueError(f"a column of {column.type} written in places")
-    return _UNSIGNED[column.width]
-
-
-def _read_same(cursor: _Cursor, column: ShapeColumn, rows: int) -> np.ndarray:
-    if column.width == 0:
-        flag = cursor.take(1)[0]
-        return np.full((rows + 7) // 8, 255 if flag else 0, np.uint8)
-    value = np.frombuffer(cursor.take(column.width), np.dtype((np.void, column.width)))
-    return np.repeat(value, rows)
-
-
-def _read_counted(cursor: _Cursor, column: ShapeColumn, rows: int) -> np.ndarray:
-    if column.width != 8:
-        raise ValueError(f"a column of {column.type} that counts")
-    return counted(rows)
-
-
-def _read_counted_on(cursor: _Cursor, column: ShapeColumn, rows: int) -> np.ndarray:
-    first = cursor.array("u8", 1)
-    found: np.ndarray = _read_counted(cursor, column, rows) + first
-    return found
-
-
-def _read_narrow(cursor: _Cursor, column: ShapeColumn, rows: int) -> np.ndarray:
-    if column.width == 8:
-        return cursor.array("u4", rows).astype(np.uint64)
-    if column.width != _WIDE:
-        raise ValueError(f"a column of {column.type} that is narrow")
-    low = cursor.array("i8", rows)
-    wide = np.empty((rows, 2), np.int64)
-    wide[:, 0] = low
-    wide[:, 1] = low >> 63
-    return wide
-
-
-def _read_most(cursor: _Cursor, column: ShapeColumn, rows: int) -> np.ndarray:
-    kind = _fixed(column)
-    found = np.repeat(cursor.array(kind, 1), rows)
-    _put_places(cursor, kind, found)
-    return found
-
-
-def _read_few(cursor: _Cursor, column: ShapeColumn, rows: int) -> tuple[np.ndarray, pa.Buffer]:
-    kind = _fixed(column)
-    found, flags = np.zeros(rows, kind), np.zeros(rows, np.bool_)
-    flags[_put_places(cursor, kind, found)] = True
-    return found, pa.py_buffer(_bits(flags))
-
-
-def _put_places(cursor: _Cursor, kind: np.dtype, found: np.ndarray) -> np.ndarray:
-    (count,) = _COUNT.unpack(memoryview(cursor.take(_COUNT.size)))
-    places = cursor.array("u4", count)
-    if count and int(places.max()) >= len(found):
-        raise ValueError(f"a value of row {int(places.max())} among {len(found)}")
-    found[places] = cursor.array(kind, count)
-    return places
-
-
-_READING: dict[int, Callable[[_Cursor, ShapeColumn, int], Any]] = {
-    SAME: _read_same, COUNTED: _read_counted, NARROW: _read_narrow, MOST: _read_most,
-    FEW: _read_few, COUNTED_ON: _read_counted_on,
-}  # fmt: skip

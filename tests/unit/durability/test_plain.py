@@ -16,7 +16,8 @@ from headgate.durability import format as layout
 from headgate.durability import plain
 from headgate.durability.describing import BatchShape, Shapes
 from headgate.durability.frame import PayloadPart
-from headgate.durability.plain import IMPLIED_MAX, Counted, PlainBatch, Sparse, Texts, decoded
+from headgate.durability.plain import Counted, PlainBatch, Sparse, Texts
+from headgate.durability.viewing import IMPLIED_MAX, decoded
 from tests.unit.durability.test_packing import BATCH
 
 WORDS = pa.dictionary(pa.int8(), pa.string())
