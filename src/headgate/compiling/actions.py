@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from numba.core import types
-from numba.extending import intrinsic, overload
+from numba.extending import intrinsic
 
 from headgate.compiling.decimals import decimal_constant
 from headgate.compiling.plain import constant
@@ -31,6 +31,7 @@ from headgate.compiling.values import (
 )
 from headgate.errors import InputError
 from headgate.state.layout import HEADER_ALIVE
+from headgate.state.linking import overload
 from headgate.state.parameters import Row
 
 
@@ -125,7 +126,7 @@ def _abort_with(typing_context: Any, text: Any) -> Any:
     return abort_type(text), lambda context, builder, sig, args: args[0]
 
 
-@overload(abort, strict=False)
+@overload(abort)
 def _abort(reason: Any) -> Any:
     if isinstance(reason, TextType):
         return lambda reason: _abort_with(reason)
@@ -136,14 +137,14 @@ def _may_be_abort(value: Any) -> bool:
     return isinstance(value, types.Optional) and isinstance(value.type, AbortType)
 
 
-@overload(bool, strict=False)
+@overload(bool)
 def _abort_truth(value: Any) -> Any:
     if isinstance(value, AbortType):
         return lambda value: True
     return (lambda value: value is not None) if _may_be_abort(value) else None
 
 
-@overload(operator.not_, strict=False)
+@overload(operator.not_)
 def _abort_not(value: Any) -> Any:
     if isinstance(value, AbortType):
         return lambda value: False
@@ -171,7 +172,7 @@ def _called(kind: Any) -> str:
     return f"a value ({kind})"
 
 
-@overload(delete, strict=False)
+@overload(delete)
 def _delete(row: Any) -> Any:
     if not isinstance(row, RecordType):
         raise Refusal(f"{DELETES}, not {_called(row)}{ALWAYS}")
@@ -180,7 +181,7 @@ def _delete(row: Any) -> Any:
     return lambda row: _bury(row)
 
 
-@overload(decimal, prefer_literal=True, strict=False)
+@overload(decimal, prefer_literal=True)
 def _decimal(text: Any) -> Any:
     if isinstance(text, types.StringLiteral):
         return lambda text: decimal_constant(text)

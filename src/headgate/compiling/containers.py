@@ -12,7 +12,7 @@ from typing import Any
 from numba.core import cgutils, types
 from numba.core.imputils import RefType, iternext_impl, lower_builtin
 from numba.core.typing.templates import AbstractTemplate, infer, signature
-from numba.extending import intrinsic, overload
+from numba.extending import intrinsic
 
 from headgate.compiling.values import (
     I64,
@@ -25,6 +25,7 @@ from headgate.compiling.values import (
     word_at,
 )
 from headgate.state.layout import STORED
+from headgate.state.linking import overload
 
 
 def _element(context: Any, builder: Any, kind: Any, value: Any, place: Any) -> Any:
@@ -38,7 +39,7 @@ def _element(context: Any, builder: Any, kind: Any, value: Any, place: Any) -> A
     return load_value(builder, address, kind.kind, STORED[kind.kind])
 
 
-@overload(len, strict=False)
+@overload(len)
 def _length(container: Any) -> Any:
     if isinstance(container, (RowsType, ItemsType)):
         return lambda container: _count(container)
@@ -61,7 +62,7 @@ def _pick(typing_context: Any, container: Any, place: Any) -> Any:
     return element_type(container)(container, types.int64), generate
 
 
-@overload(operator.getitem, strict=False)
+@overload(operator.getitem)
 def _getitem(container: Any, place: Any) -> Any:
     if not isinstance(container, (RowsType, ItemsType)) or not isinstance(place, types.Integer):
         return None
@@ -84,7 +85,7 @@ def same_length(left: Any, right: Any) -> None:
         raise ValueError("zip() argument 2 is longer than argument 1")
 
 
-overload(same_length, strict=False)(lambda left, right: same_length)
+overload(same_length)(lambda left, right: same_length)
 
 
 @infer

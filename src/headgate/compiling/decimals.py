@@ -17,10 +17,11 @@ from typing import Any
 from llvmlite import ir
 from numba.core import types
 from numba.core.typeconv import Conversion
-from numba.extending import intrinsic, lower_cast, models, overload, register_model
+from numba.extending import intrinsic, lower_cast, models, register_model
 
 from headgate.compiling.floats import quotient
 from headgate.compiling.refusals import ALWAYS, Refusal
+from headgate.state.linking import overload
 
 I128 = ir.IntType(128)
 I64 = ir.IntType(64)
@@ -221,7 +222,7 @@ def _register_binary(function: Any, implementation: Any) -> None:
     # Python compares a decimal with a float, but does not compute with the two.
     always = ALWAYS if function in (operator.add, operator.sub, operator.mul) else ""
 
-    @overload(function, strict=False)
+    @overload(function)
     def binary(left: Any, right: Any) -> Any:
         if _mixes(left, right, always):
             return lambda left, right: implementation(left, right)
@@ -243,7 +244,7 @@ for _function, _implementation in (
 
 
 def _register_refusal(function: Any, name: str) -> None:
-    @overload(function, strict=False)
+    @overload(function)
     def refuse(left: Any, right: Any) -> Any:
         if isinstance(left, DecimalType) or isinstance(right, DecimalType):
             raise Refusal(
@@ -269,34 +270,34 @@ def _negate(typing_context: Any, value: Any) -> Any:
     return value(value), generate
 
 
-@overload(operator.neg, strict=False)
+@overload(operator.neg)
 def _neg(value: Any) -> Any:
     return (lambda value: _negate(value)) if isinstance(value, DecimalType) else None
 
 
-@overload(bool, strict=False)
+@overload(bool)
 def _truth(value: Any) -> Any:
     return (lambda value: value != 0) if isinstance(value, DecimalType) else None
 
 
-@overload(operator.not_, strict=False)
+@overload(operator.not_)
 def _not(value: Any) -> Any:
     return (lambda value: value == 0) if isinstance(value, DecimalType) else None
 
 
-@overload(abs, strict=False)
+@overload(abs)
 def _abs(value: Any) -> Any:
     if isinstance(value, DecimalType):
         return lambda value: -value if value < 0 else value + 0
     return None
 
 
-@overload(min, strict=False)
+@overload(min)
 def _min(left: Any, right: Any) -> Any:
     return (lambda left, right: right if right < left else left) if _mixes(left, right) else None
 
 
-@overload(max, strict=False)
+@overload(max)
 def _max(left: Any, right: Any) -> Any:
     return (lambda left, right: right if right > left else left) if _mixes(left, right) else None
 
@@ -346,14 +347,14 @@ def _digits(typing_context: Any, value: Any) -> Any:
     return types.int64(value), generate
 
 
-@overload(int, strict=False)
+@overload(int)
 def _int(value: Any) -> Any:
     if isinstance(value, DecimalType):
         return lambda value: _whole(value)
     return None
 
 
-@overload(float, strict=False)
+@overload(float)
 def _float(value: Any) -> Any:
     if not isinstance(value, DecimalType):
         return None

@@ -16,9 +16,10 @@ from typing import Any
 import llvmlite.binding
 from llvmlite import ir as llvm
 from numba.core import cgutils, types
-from numba.extending import intrinsic, overload, register_jitable
+from numba.extending import intrinsic, register_jitable
 
 from headgate.compiling.refusals import Refusal
+from headgate.state.linking import overload
 
 _DOMAIN = "math domain error"
 _RANGE = "math range error"
@@ -70,7 +71,7 @@ def _stub(name: str, implement: Callable[..., Any], *, several: bool = False) ->
             return implement(value)
 
     call.__name__ = name
-    overload(call, strict=False)(choose)
+    overload(call)(choose)
     return call
 
 
@@ -126,7 +127,7 @@ def _log_checked(value: Any, base: Any = None) -> Any:
     return math.log(value) if base is None else math.log(value, base)
 
 
-@overload(_log_checked, strict=False)
+@overload(_log_checked)
 def _log_chosen(value: Any, base: Any = None) -> Any:
     _refuse_others("log", value)
     if base is None or isinstance(base, (types.Omitted, types.NoneType)):

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from numba.core import types
-from numba.extending import overload, register_jitable
+from numba.extending import register_jitable
 
 from headgate.compiling.floats import (
     MATH,
@@ -42,6 +42,7 @@ from headgate.compiling.integers import (
     whole_quotient,
 )
 from headgate.compiling.refusals import Refusal
+from headgate.state.linking import overload
 
 _SIGNS = {
     operator.add: "+", operator.sub: "-", operator.mul: "*", operator.floordiv: "//",
@@ -58,7 +59,7 @@ def _binary(function: Choice, on_integers: Any) -> Any:
 
     combine.__name__ = function.__name__  # messages name the operation
 
-    @overload(combine, strict=False)
+    @overload(combine)
     def choose(left: Any, right: Any) -> Any:
         if isinstance(left, types.Boolean) and is_integer(right) and function in _SIGNS:
             # Python's own integer would come of it in a plain function, which has no 64 bits.
@@ -84,14 +85,14 @@ def _power_of_floats(left: Any, right: Any) -> Any:
     return lambda left, right: power(float(left), float(right))
 
 
-@overload(real_power, strict=False)
+@overload(real_power)
 def _choose_real_power(left: Any, right: Any) -> Any:
     if is_mixed(left, right) or (isinstance(left, types.Float) and isinstance(right, types.Float)):
         return _power_of_floats(left, right)
     return lambda left, right: _power_checked(left, right)
 
 
-@overload(_power_checked, strict=False)
+@overload(_power_checked)
 def _choose_power(left: Any, right: Any) -> Any:
     if isinstance(left, types.Boolean) and is_integer(right):
         raise Refusal("a boolean stands left of **; write int(...) around it")
@@ -116,7 +117,7 @@ def _unary(function: Choice, name: str, on_integers: Any) -> Any:
 
     compute.__name__ = name
 
-    @overload(compute, strict=False)
+    @overload(compute)
     def choose(value: Any) -> Any:
         if isinstance(value, types.Boolean):
             raise Refusal(f"{name} of a boolean; write int(...) around it")
@@ -139,7 +140,7 @@ def _comparison(function: Choice) -> Any:
     compare.__name__ = function.__name__
     unequal = function is operator.ne
 
-    @overload(compare, strict=False)
+    @overload(compare)
     def choose(left: Any, right: Any) -> Any:
         if not is_mixed(left, right):
             return lambda left, right: function(left, right)
@@ -170,7 +171,7 @@ def _identity(function: Choice) -> Any:
 
     compare.__name__ = function.__name__
 
-    @overload(compare, strict=False)
+    @overload(compare)
     def choose(left: Any, right: Any) -> Any:
         for kind in (left, right):
             is_value = isinstance(kind, (types.Number, types.Literal)) or str(kind) == "text"
@@ -185,7 +186,7 @@ def _contains_checked(container: Any, item: Any) -> Any:
     return item in container
 
 
-@overload(_contains_checked, strict=False)
+@overload(_contains_checked)
 def _contains(container: Any, item: Any) -> Any:
     kinds = [item, *(container.types if isinstance(container, types.BaseTuple) else ())]
     if isinstance(container, types.List):
@@ -204,7 +205,7 @@ def _int_checked(value: Any) -> Any:
     return int(value)
 
 
-@overload(_int_checked, strict=False)
+@overload(_int_checked)
 def _int(value: Any) -> Any:
     if isinstance(value, types.Float):
         return lambda value: whole(value)
@@ -215,7 +216,7 @@ def _float_checked(value: Any) -> Any:
     return float(value)
 
 
-@overload(_float_checked, strict=False)
+@overload(_float_checked)
 def _float(value: Any) -> Any:
     if isinstance(value, types.Boolean):
         return lambda value: 1.0 if value else 0.0
@@ -226,7 +227,7 @@ def _round_checked(value: Any, places: Any = None) -> Any:
     return round(value) if places is None else round(value, places)
 
 
-@overload(_round_checked, strict=False, prefer_literal=True)
+@overload(_round_checked, prefer_literal=True)
 def _round(value: Any, places: Any = None) -> Any:
     without = places is None or isinstance(places, (types.Omitted, types.NoneType))
     if without and isinstance(value, types.Float):
@@ -244,7 +245,7 @@ def _sum_checked(items: Any, start: Any = 0) -> Any:
     return sum(items, start)
 
 
-@overload(_sum_checked, strict=False)
+@overload(_sum_checked)
 def _sum(items: Any, start: Any = 0) -> Any:
     if not isinstance(items, (types.IterableType, types.BaseTuple)):
         return None
@@ -273,7 +274,7 @@ def _divmod_checked(left: Any, right: Any) -> Any:
     return divmod(left, right)
 
 
-@overload(_divmod_checked, strict=False)
+@overload(_divmod_checked)
 def _divmod(left: Any, right: Any) -> Any:
     if isinstance(left, types.Boolean) and is_integer(right):
         raise Refusal("divmod of a boolean; write int(...) around it")
@@ -288,7 +289,7 @@ def _extreme(builtin: Any, is_better: Any) -> Any:
 
     choose_of.__name__ = builtin.__name__
 
-    @overload(choose_of, strict=False)
+    @overload(choose_of)
     def choose(*values: Any) -> Any:
         kinds = values[0] if len(values) == 1 and isinstance(values[0], tuple) else values
         if len(kinds) < 2:
@@ -389,7 +390,7 @@ def _gcd_checked(left: Any, right: Any) -> Any:
     return math.gcd(left, right)
 
 
-@overload(_gcd_checked, strict=False)
+@overload(_gcd_checked)
 def _gcd(left: Any, right: Any) -> Any:
     if not is_integer(left, right):
         raise Refusal(f"math.gcd takes integers, not {left} and {right}")
@@ -407,7 +408,7 @@ def _isqrt_checked(value: Any) -> Any:
     return math.isqrt(value)
 
 
-@overload(_isqrt_checked, strict=False)
+@overload(_isqrt_checked)
 def _isqrt(value: Any) -> Any:
     if not is_integer(value):
         raise Refusal(f"math.isqrt takes an integer, not {value}")

@@ -21,13 +21,13 @@ from numba.extending import (
     intrinsic,
     lower_getattr_generic,
     models,
-    overload,
     register_model,
 )
 
 from headgate.compiling.decimals import DecimalType, store_decimal
 from headgate.compiling.refusals import ALWAYS, Refusal
 from headgate.state.layout import STORED
+from headgate.state.linking import overload
 from headgate.state.types import BOUNDS, FLOAT_END
 
 I64 = ir.IntType(64)
@@ -423,25 +423,25 @@ def code_of(typing_context: Any, value: Any) -> Any:
     return types.int64(value), generate
 
 
-@overload(operator.eq, strict=False)
+@overload(operator.eq)
 def _text_eq(left: Any, right: Any) -> Any:
     if isinstance(left, TextType) and isinstance(right, TextType):
         return lambda left, right: code_of(left) == code_of(right)
     return None
 
 
-@overload(operator.ne, strict=False)
+@overload(operator.ne)
 def _text_ne(left: Any, right: Any) -> Any:
     if isinstance(left, TextType) and isinstance(right, TextType):
         return lambda left, right: code_of(left) != code_of(right)
     return None
 
 
-@overload(bool, strict=False)
+@overload(bool)
 def _text_truth(text: Any) -> Any:
     return (lambda text: code_of(text) != 0) if isinstance(text, TextType) else None
 
 
-@overload(operator.not_, strict=False)
+@overload(operator.not_)
 def _text_not(text: Any) -> Any:
     return (lambda text: code_of(text) == 0) if isinstance(text, TextType) else None

@@ -19,6 +19,7 @@ from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import AnalysisPass, register_pass
 from numba.core.environment import lookup_environment
 from numba.core.typed_passes import NativeLowering
+from numba.extending import overload as overload_of_numba
 
 from headgate.state.compiled import numba
 
@@ -111,6 +112,14 @@ class _KernelCompiler(CompilerBase):
 def linked(function: Any) -> Any:
     """Compiled as a part of whatever compiled function calls it."""
     return numba.njit(nogil=True, pipeline_class=_LinkedCompiler)(function)
+
+
+def overload(function: Any, prefer_literal: bool = False) -> Any:
+    """As Numba's decorator: what a function is for our types, and that is linked, too."""
+    options = {"pipeline_class": _LinkedCompiler}
+    return overload_of_numba(
+        function, jit_options=options, strict=False, prefer_literal=prefer_literal
+    )
 
 
 def kernel_of(function: Any, is_kept: bool) -> Any:
