@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.durability import format as layout
-from headgate.durability import plain
+from headgate.durability import plain, viewing
 from headgate.durability.describing import BatchShape, Shapes
 from headgate.durability.frame import PayloadPart
 from headgate.durability.plain import Counted, PlainBatch, Sparse, Texts
@@ -248,7 +248,7 @@ def test_values_beyond_what_may_be_implied_are_written(monkeypatch: pytest.Monke
     batch = pa.record_batch({name: np.arange(1000) for name in "abcd"})
     content = encoded(batch)
     assert len(content) > 2 * 8000 and decoded(pa.py_buffer(content)).equals(batch)
-    monkeypatch.setattr(plain, "IMPLIED_MAX", 1999)
+    monkeypatch.setattr(viewing, "IMPLIED_MAX", 1999)
     with pytest.raises(ValueError, match="1000 rows of 2 columns that are not there"):
         decoded(pa.py_buffer(content))
 
