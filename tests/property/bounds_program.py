@@ -30,7 +30,7 @@ def given(scheme: str) -> tuple[Any, Any]:
 
 def main() -> None:
     expected = given("serial")
-    names = ("strata", "ready-operation-lazy", "lock", "timestamp")
+    names = ("shares", "strata", "ready-operation-lazy", "lock", "timestamp")
     wrong = [name for name in names if given(name) != expected]
     before = bounds.violations()
     pointers.get_word(1 << 40, 0)

@@ -15,7 +15,8 @@ from headgate.parallel import scheduler, sections
 from tests.property.test_schemes import CONTENTION, accounts, deposit, make_events, move
 
 SCHEMES = (
-    "strata", "depth", "ready", "lal", "pat", "ready-operation-eager", "strata-chain-lazy",
+    "shares", "strata", "depth", "ready", "lal", "pat", "ready-operation-eager",
+    "strata-chain-lazy",
     "depth-operation-lazy", "ready-chain-eager", "tstream", "lwm",
 )  # fmt: skip
 ROUTES = {"move": move, "deposit": deposit}

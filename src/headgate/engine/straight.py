@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +29,7 @@ from headgate.execution.straight import Given, StraightRun, is_straight
 from headgate.isolation.executor import Executor
 from headgate.kernels.codes import lacks
 from headgate.kernels.pointers import address
+from headgate.parallel.scheme import Scheme
 from headgate.state.columns import is_in_time, to_stored
 from headgate.state.fitting import one_array, unmarked
 from headgate.state.layout import STORED
@@ -46,6 +48,7 @@ class Plain(NamedTuple):
     given: Given
     order: list[pa.Array]  # the order columns
     latest: int | None  # the last time, where the order is one of time
+    scheme: Scheme  # one after another, or by threads that plan it themselves
 
 
 class Need(NamedTuple):
@@ -95,7 +98,7 @@ def _is_plain(terms: Terms) -> bool:
         and terms.isolation == "PL4"
         and terms.record is None
         and not terms.carry
-        and (terms.scheme.is_serial or terms.scheme.is_chosen)
+        and (terms.scheme.is_serial or terms.scheme.is_chosen or terms.scheme.kind.plans_itself)
         and len(terms.order_by) <= 1
         and all(column.type.kind in _SORTED for column in terms.order_by)
         and (not is_routed or all(is_wide(column) for column in terms.outputs.values()))
@@ -165,9 +168,10 @@ class StraightPath:
             latest = last if kind == "timestamp" else None
         given = self._given(count, route, stored)
         scheduler, operations = self._executor.scheduler, self._run.operations(given)
-        if not scheduler.is_plainly_serial(self._terms.scheme, count, operations):
+        scheme = scheduler.plain_scheme(self._terms.scheme, count, operations)
+        if scheme is None:
             return None
-        return Plain(events, given, self._order_columns(stored), latest)
+        return Plain(events, given, self._order_columns(stored), latest, scheme)
 
     def _order_columns(self, stored: Mapping[tuple[str, str], Stored]) -> list[pa.Array]:
         """The order column for the results: a copy, for the events are the caller's and may
@@ -279,9 +283,16 @@ class StraightPath:
         def interpret(position: int) -> str | None:
             return self._interpreted(plain, outs, position, epoch)
 
-        began = scheduler.clock.busy()
-        aborted = self._run.run(given, epoch, interpret)
-        scheduler.note_serial(scheduler.clock.busy() - began, given.count, len(aborted))
+        if plain.scheme.is_serial:
+            began = scheduler.clock.busy()
+            aborted = self._run.run(given, epoch, interpret)
+            scheduler.note_serial(scheduler.clock.busy() - began, given.count, len(aborted))
+        else:
+            began = scheduler.clock.monotonic()
+            share = partial(scheduler.share, scheme=plain.scheme)
+            aborted = self._run.run(given, epoch, interpret, share)
+            scheduler.note_pace(scheduler.clock.monotonic() - began, given.count)
+            scheduler.note_aborts(given.count, len(aborted))
         changed = self._run.changed()
         made = self._results.made(given, plain.order, outs, aborted, self._run.reason)
         self._run.reason[aborted] = 0

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from headgate.execution.interpreter import error_reason, has_lost_its_error
 from headgate.execution.program import Program
+from headgate.execution.shared import SharedBatch
 from headgate.kernels.frame import ABORTED, ABORTED_COUNT, COUNT, EPOCH, REASON, ROUTE
 from headgate.kernels.generating_look_ups import is_found_late
 from headgate.kernels.pointers import address
@@ -24,6 +25,7 @@ from headgate.state.spaces import Slots, Words
 from headgate.state.table import Access
 
 Interpret = Callable[[int], str | None]  # a position -> why its event did not commit
+Share = Callable[[SharedBatch], bool]  # run by several threads; False when it was put back
 
 
 @dataclass
@@ -77,12 +79,15 @@ class StraightRun:
         for number, rows in enumerate(self._tables):
             self._keep(f"defaults_{number}", rows.defaults)
         self._known: list[tuple[np.ndarray, np.ndarray] | None] = [None] * len(self._tables)
+        self._slots: dict[int, np.ndarray] = {}  # by access, where several threads look them up
         self.reason = np.empty(0, np.int64)  # zeros, but for events that did not commit
         self._aborted = np.empty(0, np.int64)
 
     # --- a batch ------------------------------------------------------------------------------
 
-    def run(self, given: Given, epoch: int, interpret: Interpret) -> np.ndarray:
+    def run(
+        self, given: Given, epoch: int, interpret: Interpret, share: Share | None = None
+    ) -> np.ndarray:
         """Run a batch; returns the positions that did not commit, until the next one.
 
         Their reasons are in `reason`, to be put back to zero.
@@ -97,6 +102,10 @@ class StraightRun:
         frame[ROUTE] = 0 if given.route is None else address(given.route)
         frame[COUNT], frame[EPOCH], frame[ABORTED_COUNT] = count, epoch, 0
         self._counts.fill(0)
+        if share is not None:
+            if share(self._shared(given)):
+                return np.flatnonzero(self.reason[:count])
+            self.reason[:count] = 0  # the batch was put back, and so is this
         begin = 0
         while begin < count:
             self._progress[0] = -1
@@ -106,6 +115,33 @@ class StraightRun:
             except Exception as error:
                 begin = self._go_on(begin, error, interpret)
         return self._aborted[: frame[ABORTED_COUNT]]
+
+    def _shared(self, given: Given) -> SharedBatch:
+        """The batch as threads share it: where the loop has slots for a block of events, they have
+        them for all."""
+        slots = {}
+        for place, access in enumerate(self._accesses):
+            if access.is_single and is_found_late(access):
+                slots[f"slots_{place}"] = self._shared_slots(place, given.count)
+        singles = [sum(one.is_single for one in mine.accesses) for mine in self._program.signatures]
+        return SharedBatch(
+            self._kernel.layout,
+            self._frame,
+            given.count,
+            self._tables,
+            [self._kept[f"changed_{number}"] for number in range(len(self._tables))],
+            self._counts,
+            len(self._kept["undo"]),
+            max(singles),
+            [np.diff(offsets) for offsets in given.spans.values()],
+            words=slots,
+        )
+
+    def _shared_slots(self, place: int, count: int) -> np.ndarray:
+        found = self._slots.get(place)
+        if found is None or len(found) < count:
+            found = self._slots[place] = np.empty(2 * count, np.int64)
+        return found
 
     def _go_on(self, begin: int, error: Exception, interpret: Interpret) -> int:
         """Undo the event that raised and note why; returns the position after it."""

@@ -38,6 +38,7 @@ from headgate.kernels import (
     over_versions,
     protocols,
     serial,
+    shares,
     versions,
 )
 from headgate.kernels.binding import bind, codes
@@ -104,7 +105,7 @@ def build_kernel(
 
 def build_transaction_kernels(generator: Generator) -> Mapping[str, Any]:
     """The kernels by which threads share whole transactions, by name, and `collect`."""
-    modules = [in_place, explorations, comparison]
+    modules = [in_place, explorations, shares, comparison]
     scope = {**_scope(generator), "MAY_UNDO": in_place.MAY_UNDO}
     return _build("kernel", generator, generator.source(), modules, scope)
 
@@ -177,6 +178,7 @@ def _scope(generator: Generator) -> dict[str, Any]:
     scope |= {"mix": mix, "prefetch": prefetch, "word": types.int64}
     scope |= {step.py_func.__name__: step for step in STEPS}
     scope |= {**constraints.SHARED, "note_row": in_place.note_row}
+    scope["deal_row"] = shares.deal_row
     done: dict[Any, Any] = {}
     for number, signature in enumerate(generator.signatures):
         scope[f"function_{number}"] = compile_along(signature.function, signature.functions)

@@ -59,6 +59,15 @@ class LookUpText:
         lines = [*self._late(number, body), "return 0"]
         return self.generator.function(f"seek_{number}", lines, "e, k, frame")
 
+    def trace(self, number: int) -> str:
+        """Rows by the tag of their entry alone, not asked for: they are needed much later."""
+
+        def body(place: int, access: Access, value: str) -> list[str]:
+            return [f"put(slots_{place}, {{k}}, tagged(entries_{{t}}, mask_{{t}}, {value}))"]
+
+        lines = [*self._late(number, body), "return 0"]
+        return self.generator.function(f"trace_{number}", lines, "e, k, frame")
+
     def fetch(self, number: int) -> str:
         """Rows by the tag of their entry alone: the key is compared when the row is there."""
 
@@ -89,11 +98,24 @@ class LookUpText:
                 for part, key in enumerate(keys)
             )
             found = f"find_{{t}}(entries_{{t}}, mask_{{t}}, words_{{t}}, {', '.join(keys)})"
-            return [f"if s_{place} >= 0 and ({other}):", f"    put(slots_{place}, {{k}}, {found})"]
+            return [
+                f"if s_{place} >= 0 and ({other}):",
+                f"    put(slots_{place}, {{k}}, {found})",
+                "    wrong = word(1)",
+            ]
 
-        return self.generator.function(
-            f"confirm_{number}", [*self._late(number, body), "return 0"], "e, k, frame"
-        )
+        lines = ["wrong = word(0)", *self._late(number, body), "return wrong"]
+        return self.generator.function(f"confirm_{number}", lines, "e, k, frame")
+
+    def approach(self, number: int) -> str:
+        """Rows that were found, asked for once more: that was long ago."""
+
+        def body(place: int, access: Access) -> list[str]:
+            table, row_bytes = self.generator.number(access.table), 8 * self.generator.width(access)
+            return [f"prefetch(words_{table} + {row_bytes} * s_{place})"]
+
+        lines = [*self.generator.every(number, body, "k"), "return 0"]
+        return self.generator.function(f"approach_{number}", lines, "e, k, frame")
 
 
 def _hash(keys: Sequence[str]) -> str:

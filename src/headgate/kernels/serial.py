@@ -13,6 +13,7 @@ from headgate.kernels.pieces import confirm, fetch, seek, step, undo
 from headgate.kernels.pointers import fixed_word as fixed
 from headgate.kernels.pointers import get_word as get
 from headgate.kernels.pointers import set_word as put
+from headgate.kernels.steps import event_row
 
 BLOCK_EVENTS = 64  # their rows, slots and index entries fit the first-level cache
 
@@ -29,12 +30,12 @@ def run(begin: int, end: int, epoch: int, frame: int) -> int:
     for block in range(begin, end, BLOCK_EVENTS):
         stop = min(block + BLOCK_EVENTS, end)
         for i in range(block, stop):
-            seek(get(order, i) if order != 0 else i, i - block, frame)
+            seek(event_row(order, i), i - block, frame)
         for i in range(block, stop):
-            fetch(get(order, i) if order != 0 else i, i - block, frame)
+            fetch(event_row(order, i), i - block, frame)
         for i in range(block, stop):
             put(progress, 0, i)
-            e = get(order, i) if order != 0 else i
+            e = event_row(order, i)
             confirm(e, i - block, frame)
             code = step(e, i - block, i, epoch, frame)
             if code != 0:
@@ -49,7 +50,7 @@ def run(begin: int, end: int, epoch: int, frame: int) -> int:
 def restore(begin: int, i: int, frame: int) -> int:
     """Undo the event at one position, whose function raised in a run from `begin` on."""
     order = fixed(frame, ORDER)
-    undo(get(order, i) if order != 0 else i, (i - begin) % BLOCK_EVENTS, frame)
+    undo(event_row(order, i), (i - begin) % BLOCK_EVENTS, frame)
     return 0
 
 
@@ -61,12 +62,12 @@ def resolve(begin: int, end: int, frame: int) -> int:
     for block in range(begin, end, BLOCK_EVENTS):
         stop = min(block + BLOCK_EVENTS, end)
         for i in range(block, stop):
-            e = get(order, i) if order != 0 else i
+            e = event_row(order, i)
             seek(e, e, frame)
         for i in range(block, stop):
-            e = get(order, i) if order != 0 else i
+            e = event_row(order, i)
             fetch(e, e, frame)
         for i in range(block, stop):
-            e = get(order, i) if order != 0 else i
+            e = event_row(order, i)
             confirm(e, e, frame)
     return 0

@@ -16,6 +16,12 @@ from headgate.state.layout import HEADER_ALIVE, HEADER_EPOCH_SHIFT
 
 
 @njit(nogil=True)
+def event_row(order: int, i: int) -> Any:
+    """The event at a position; an order of 0 is that of the event rows."""
+    return get(order, i) if order != 0 else i
+
+
+@njit(nogil=True)
 def is_alive(words: int, slot: int, width: int) -> Any:
     return get(words, slot * width) & HEADER_ALIVE != 0
 
@@ -45,13 +51,6 @@ def differs(words: int, slot: int, undo: int, u: int, width: int) -> bool:
         if get(words, slot * width + w) != get(undo, u + w):
             return True
     return False
-
-
-@njit(nogil=True)
-def fresh(row: int, epoch: int, counts: int, table: int) -> Any:
-    """The place of a row among the changed ones of its table, if this is its first change in this
-    epoch, else -1."""
-    return get(counts, 2 * table) if get(row, 0) >> HEADER_EPOCH_SHIFT != epoch else -1
 
 
 @njit(nogil=True)
@@ -110,4 +109,4 @@ def differ(one: int, other: int, width: int) -> int:
     return 0
 
 
-STEPS = (is_alive, keep, create, differs, fresh, mark, tagged, copy, differ)
+STEPS = (is_alive, keep, create, differs, mark, tagged, copy, differ)

@@ -13,6 +13,7 @@ import resource
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,9 @@ from headgate.engine.engine import Engine, open_engine
 from headgate.engine.terms import of_calls
 from headgate.errors import InvariantError
 from headgate.execution.run import Run
+from headgate.kernels import ticks
 from headgate.lab.simulation import plan_batch
+from headgate.parallel.crew import workers
 from headgate.parallel.decision import Thresholds
 from headgate.parallel.scheme import SERIAL, Scheme, make_scheme
 from headgate.parallel.units import UnitCrew
@@ -33,7 +36,9 @@ from headgate.transactions import transaction
 
 ROWS = 100_000
 EVENTS = 10_240
+LONG_EVENTS = 102_400
 CHAIN_EVENTS = 512  # on one row: a stratum each
+THREADS = (2, 16)  # are woken to see what one more takes
 TRIES_MIN = 9
 SECONDS = 0.5  # so long a batch is tried, for the machine may be busy at first
 ABORT_EVERY = 32
@@ -103,13 +108,28 @@ def _measure_threads(lab: _Laboratory, costs: Thresholds) -> Thresholds:
     for threads in (1, 2):
         eager = make_scheme("ready-operation-eager", threads)
         aborted_ns.append(lab.batch_ns(failing, eager) - lab.batch_ns(batch, eager))
+    share_start_ns = _at_least(1000.0, lab.batch_ns(two, make_scheme("shares", 2))
+                               - lab.batch_ns(two, SERIAL))  # fmt: skip
     return replace(
         costs,
+        share_start_ns=share_start_ns,
+        share_ns_per_operation=_share_ns(lab, share_start_ns),
+        thread_ns=_at_least(100.0, lab.thread_ns()),
         start_ns=start_ns,
         signal_ns=_at_least(1.0, max(alone_ns, shared_ns) / signals),
         barrier_ns=_at_least(50.0, met_ns / CHAIN_EVENTS),
         abort_ns=_at_least(100.0, max(aborted_ns) / (EVENTS // ABORT_EVERY)),
     )
+
+
+def _share_ns(lab: _Laboratory, start_ns: float) -> float:
+    """What planning at once adds to an operation, by one thread or by two if that is more: they
+    take rows from each other's caches. Of a long batch, where starting counts for little."""
+    batch, operations = lab.transfers(LONG_EVENTS), 2 * LONG_EVENTS
+    work_ns = lab.batch_ns(batch, SERIAL)
+    alone_ns = lab.batch_ns(batch, make_scheme("shares", 1)) - start_ns
+    shared_ns = 2 * (lab.batch_ns(batch, make_scheme("shares", 2)) - start_ns)
+    return _at_least(1.0, (max(alone_ns, shared_ns) - work_ns) / operations)
 
 
 def _at_least(least: float, value: float) -> float:
@@ -189,6 +209,14 @@ class _Laboratory:
         undisturbed = [one for one in spent if one.switches == 0]
         self.was_disturbed |= not undisturbed
         return min(one.wall_ns for one in undisturbed or spent)
+
+    def thread_ns(self) -> float:
+        """What it takes to wake one more thread, which has nothing to do."""
+        taken = []
+        for threads in THREADS:
+            calls = [ticks.cycles_per_second] * threads  # known long since
+            taken.append(min(spend(partial(workers.run, calls)).wall_ns for _ in self._tries()))
+        return (taken[1] - taken[0]) / (THREADS[1] - THREADS[0])
 
     def _tries(self) -> Iterator[int]:
         """Numbers for as long as it is worth trying."""
