@@ -44,7 +44,7 @@ from headgate.kernels.ticks import USEFUL, WAITED, spend, tick
 from headgate.state.compiled import numba, prefetch
 
 RUN_EVENTS = 32  # in a block: so few that two blocks at once seldom share a row
-SECTION_EVENTS = 1 << 13  # what is planned at once: it stays in the second-level caches
+SECTION_EVENTS = 1 << 14  # what is planned at once: it stays in the second-level caches
 AHEAD = 8  # so many operations before its turn the word of a row is asked for
 ROWS_AHEAD = 16  # and so many events before theirs the rows
 PLACE_BITS = 31  # of a link's place, in an operation that was dealt out

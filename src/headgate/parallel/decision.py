@@ -54,8 +54,8 @@ class Thresholds:
     barrier_ns: float = 15_000.0
     signal_ns: float = 60.0  # one edge of the graph, counted down
     share_ns_per_operation: float = 12.0  # planned by all threads at once, and run along that
-    share_start_ns: float = 200_000.0  # the same with two threads, however small the batch
-    thread_ns: float = 10_000.0  # each further thread
+    share_start_ns: float = 100_000.0  # the same with two threads, however small the batch
+    thread_ns: float = 5_000.0  # each further thread
     speedup_min: float = 1.15  # less than this is not worth the second core
     cost_ns_min: float = 2_000.0  # a transaction cheaper than this never pays for its signals
 

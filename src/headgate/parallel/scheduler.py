@@ -59,7 +59,7 @@ class Scheduler:
         self.clock = clock or RealClock()
         self.readiness = Readiness(program)
         self.probing = Probing()
-        self.trial = Attempts()
+        self.attempts = Attempts()
         self.decisions: deque[Decision] = deque(maxlen=DECISIONS_KEPT)
         self.cost_ns: float | None = None  # of one transaction, measured on the last batches
         self.abort_ratio = 0.0  # of the last batches
@@ -80,7 +80,7 @@ class Scheduler:
         """What is known of a batch before any graph."""
         return Load(
             len(run.order), run.operations_max(), self.cost_ns, self.abort_ratio,
-            min(threads, len(run.order)), self.trial.pace_ns,
+            min(threads, len(run.order)), self.attempts.pace_ns,
         )  # fmt: skip
 
     # --- a batch ------------------------------------------------------------------------------
@@ -120,7 +120,9 @@ class Scheduler:
         threads, cost_ns = min(scheme.threads, count), self.cost_ns
         known = (count, threads, None if cost_ns is None else round(cost_ns))
         if known != self._known or self._early is None:  # what is decided is mostly the same
-            load = Load(count, operations, cost_ns, self.abort_ratio, threads, self.trial.pace_ns)
+            load = Load(
+                count, operations, cost_ns, self.abort_ratio, threads, self.attempts.pace_ns
+            )
             self._known, self._early = known, before_a_graph(load, self.costs)
         if self._early is None:
             return None
@@ -199,9 +201,9 @@ class Scheduler:
         self.breakdown = None
         self._note_breakdown(self.sharing.times, began, began)
         if done:
-            self.trial.ran((self.clock.monotonic() - began) / batch.count * 1e9)
+            self.attempts.ran((self.clock.monotonic() - began) / batch.count * 1e9)
         else:
-            self.trial.failed()
+            self.attempts.failed()
             self.decisions.append(_could_not(scheme))
         return done
 
@@ -303,7 +305,7 @@ class Scheduler:
     def _learn(self, seconds: float, transactions: int) -> None:
         """Remember what a transaction costs one after another, the last batches counting most."""
         self.probing.learnt()
-        self.trial.passed()
+        self.attempts.passed()
         cost_ns = seconds / transactions * 1e9
         before = self.cost_ns if self.cost_ns is not None else cost_ns
         self.cost_ns = 0.7 * before + 0.3 * cost_ns

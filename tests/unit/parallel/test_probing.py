@@ -38,22 +38,22 @@ def test_soon_when_the_pace_changes_and_stays_so() -> None:
 
 
 def test_what_shares_took_is_remembered_until_enough_other_batches_ran() -> None:
-    trial = Attempts()
-    assert trial.pace_ns is None
-    trial.ran(40.0)
-    trial.ran(20.0)
-    assert trial.pace_ns == 30.0
+    attempts = Attempts()
+    assert attempts.pace_ns is None
+    attempts.ran(40.0)
+    attempts.ran(20.0)
+    assert attempts.pace_ns == 30.0
     for _ in range(TRIAL_BATCHES - 1):
-        trial.passed()
-    assert trial.pace_ns == 30.0
-    trial.passed()
-    assert trial.pace_ns is None
+        attempts.passed()
+    assert attempts.pace_ns == 30.0
+    attempts.passed()
+    assert attempts.pace_ns is None
 
 
 def test_a_batch_that_was_put_back_counts_as_endless() -> None:
-    trial = Attempts()
-    trial.ran(20.0)
-    trial.failed()
-    assert trial.pace_ns == float("inf")
-    trial.ran(20.0)
-    assert trial.pace_ns == float("inf")
+    attempts = Attempts()
+    attempts.ran(20.0)
+    attempts.failed()
+    assert attempts.pace_ns == float("inf")
+    attempts.ran(20.0)
+    assert attempts.pace_ns == float("inf")

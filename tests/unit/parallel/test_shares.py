@@ -182,6 +182,6 @@ def test_what_took_too_long_is_not_shared_again(
         engine.run(pour, make_events(500), order_by="ts", threads=4)
         (executor,) = engine._executors.values()
         assert isinstance(executor, Executor)
-        executor.scheduler.trial.ran(1e9)
+        executor.scheduler.attempts.ran(1e9)
         engine.run(pour, make_events(500), order_by="ts", threads=4)
     assert cheap == []
