@@ -40,7 +40,7 @@ from headgate.kernels.pointers import get_word as get
 from headgate.kernels.pointers import set_word as put
 from headgate.kernels.serial import BLOCK_EVENTS
 from headgate.kernels.steps import event_row
-from headgate.kernels.ticks import USEFUL, WAITED, spend, tick
+from headgate.kernels.ticks import PLANNED, USEFUL, WAITED, spend, tick
 from headgate.state.compiled import numba, prefetch
 
 RUN_EVENTS = 32  # in a block: so few that two blocks at once seldom share a row
@@ -181,14 +181,14 @@ def linked(last: int, block: int, write: int, begin: int) -> tuple[int, int]:
 def run_block(block: int, low: int, frame: int) -> int:
     """Run a block by one thread; every block before `low` is known to be done, returns the same."""
     progress, times = fixed(frame, PROGRESS), fixed(frame, TIMES)
-    began = tick(times)
+    began, waited = tick(times), get(times, WAITED)
     try:
         low = run_events(block, low, frame)
     except Exception:
         e = event_row(fixed(frame, ORDER), get(progress, 0))
         undo(e, e, frame)
         give_up(frame)
-    spend(times, USEFUL, began)
+    spend(times, USEFUL, began + get(times, WAITED) - waited)  # as if it had begun later
     store(fixed(frame, DONE_BLOCKS), block, 1)
     return low
 
@@ -273,9 +273,13 @@ def shares(thread: int, threads: int, frame: int) -> int:
         mine = share_events(last - first, threads)
         begin = min(first + thread * mine, last)
         place = room * (2 * thread + first // SECTION_EVENTS % 2)
+        planned = tick(times)
         look_up(begin, min(begin + mine, last), place, thread, threads, frame)
+        spend(times, PLANNED, planned)
         together(times, sync, threads)
+        planned = tick(times)
         link_share(first, last, thread, threads, frame)
+        spend(times, PLANNED, planned)
         together(times, sync, threads)
         low = first // RUN_EVENTS
         block = next_block(first, last, sync)

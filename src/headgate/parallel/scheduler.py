@@ -195,9 +195,14 @@ class Scheduler:
 
     def share(self, batch: SharedBatch, scheme: Scheme) -> bool:
         """Let all threads plan and run a batch at once; False when it was put back."""
-        began = self.clock.monotonic()
+        began, threads = self.clock.monotonic(), min(scheme.threads, batch.count)
+        if not self.sharing.has_room(batch, threads):
+            self.attempts.failed()
+            why = f"{scheme} would need too much room: its events name too many rows"
+            self.decisions.append(Decision("serial", why))
+            return False
         kernel = self.readiness.transaction_kernels[scheme.kind.kernel]
-        done = self.sharing.run(kernel, batch, min(scheme.threads, batch.count), self.is_timed)
+        done = self.sharing.run(kernel, batch, threads, self.is_timed)
         self.breakdown = None
         self._note_breakdown(self.sharing.times, began, began)
         if done:

@@ -22,6 +22,7 @@ from headgate.kernels.shares import RUN_EVENTS, SECTION_EVENTS, share_events
 from headgate.parallel.crew import workers
 
 LINE_WORDS = 8  # threads write no cache line of each other
+PLAN_WORDS_MAX = 1 << 25  # most of them stay untouched
 BLOCKS_MAX = 1 << 31  # the numbers of blocks are halves of words
 
 
@@ -33,6 +34,10 @@ class Sharing:
         self._next_block = 1
         self._own_words: tuple[int, np.ndarray, np.ndarray] | None = None  # of so many threads
         self.times = np.zeros((1, ticks.WORDS), np.int64)
+
+    def has_room(self, batch: SharedBatch, threads: int) -> bool:
+        """Whether the plan of a section is not too large: events may name any number of rows."""
+        return share_room(batch, threads) * threads * threads <= PLAN_WORDS_MAX
 
     def run(self, kernel: Any, batch: SharedBatch, threads: int, is_timed: bool = False) -> bool:
         """Run a batch; False when it was put back, for a function raised or a plan was wrong."""

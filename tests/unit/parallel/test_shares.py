@@ -122,6 +122,29 @@ def test_a_function_that_raises_has_the_batch_put_back_and_run_serially() -> Non
     assert reasons == ["error: ZeroDivisionError: division by zero"]
 
 
+def test_events_that_name_too_many_rows_run_serially(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharing, "PLAN_WORDS_MAX", 100)
+    events = make_events(500)
+    *found, decisions = poured(events, scheme="shares", threads=2)
+    assert found == list(poured(events, scheme="serial")[:2])
+    assert all("name too many rows" in why for why in decisions)
+    assert len(decisions) == 2
+
+
+def test_threads_that_count_their_time_say_what_planning_took() -> None:
+    with hg.open(None, tables=[jars], transactions=[pour]) as engine:
+        engine.load(jars, [{"id": number, "n": 5} for number in range(KEYS)])
+        events = make_events(500)
+        engine.run(pour, events, order_by="ts", scheme="shares", threads=2)
+        (executor,) = engine._executors.values()
+        executor.scheduler.is_timed = True
+        engine.run(pour, events, order_by="ts", scheme="shares", threads=2)
+        breakdown = executor.scheduler.breakdown
+    assert breakdown is not None
+    assert breakdown["construct"] > 0
+    assert breakdown["useful"] > 0
+
+
 def test_blocks_are_counted_from_the_start_again_before_their_numbers_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
