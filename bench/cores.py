@@ -16,7 +16,6 @@ from statistics import median
 
 import pyarrow as pa
 from rich.console import Console
-from rich.table import Table
 
 import headgate as hg
 from bench.transfers import check_total, make_events, open_bank, transfer
@@ -102,18 +101,19 @@ def measure(events: int, rounds: int, costs: Thresholds, rows: int | None = None
     )
 
 
-def table(found: list[Cheap]) -> Table:
-    heads = ["events", "serial ns", "1 seen", "median", "2 seen", "median"]
-    grid = Table(*heads, *(f"{count} said" for count in CORES), title="Speed-up by shares")
-    for one in found:
-        mark = "" if one.undisturbed else "*"
-        seen = [
-            f"{one.seen[1]:.2f}", f"{one.medians[1]:.2f}", f"{one.seen[2]:.2f}{mark}",
-            f"{one.medians[2]:.2f}",
-        ]  # fmt: skip
-        said = [f"{one.said[count]:.2f}" for count in CORES]
-        grid.add_row(f"{one.events:,}", f"{one.serial_ns:.1f}", *seen, *said)
-    return grid
+def lines(one: Cheap) -> list[str]:
+    """What was seen and said of batches of one size."""
+    mark = "" if one.undisturbed else ", none of them with its cores all the time"
+    seen = [
+        f"{one.seen[count]:.2f} on {count} at best, {one.medians[count]:.2f} in the median"
+        for count in one.seen
+    ]
+    said = ", ".join(f"{count}: {speed:.2f}" for count, speed in one.said.items())
+    return [
+        f"{one.events:,} transfers of {one.serial_ns:.1f} ns one after another; by shares",
+        f"  seen, by threads: {'; '.join(seen)}{mark}",
+        f"  said, by cores: {said}",
+    ]
 
 
 def main(quick: bool) -> None:
@@ -121,14 +121,13 @@ def main(quick: bool) -> None:
     with console.status("measuring what planning, threads and barriers cost here"):
         before = load_thresholds(cache_folder())
         costs, was_disturbed = measure_thresholds(before, 0.5 if quick else 2.0)
-    console.print(f"{costs}\nload of the machine {os.getloadavg()[0]:.1f}")
+    console.print(f"{costs}\nload of the machine {os.getloadavg()[0]:.1f}", soft_wrap=True)
     if was_disturbed:
         console.print("the machine was busy: what threads cost is as it was known before")
     with console.status("transfers one after another and by shares"):
         found = [measure(events, 20 if quick else 100, costs) for events in SIZES]
-    console.print(table(found))
-    if not all(one.undisturbed for one in found):
-        console.print("* no run of two threads had its cores all the time")
+    for line in (line for one in found for line in lines(one)):
+        console.print(line, soft_wrap=True)
     reached = next(one.said[BAR_CORES] for one in found if one.events == BAR_EVENTS)
     verdict = "met" if reached >= BAR else "not met"
     console.print(
