@@ -112,7 +112,8 @@ class LookUpText:
 
         def body(place: int, access: Access) -> list[str]:
             table, row_bytes = self.generator.number(access.table), 8 * self.generator.width(access)
-            return [f"prefetch(words_{table} + {row_bytes} * s_{place})"]
+            ask = "prefetch" if access.read_only else "prefetch_to_write"
+            return [f"{ask}(words_{table} + {row_bytes} * s_{place})"]
 
         lines = [*self.generator.every(number, body, "k"), "return 0"]
         return self.generator.function(f"approach_{number}", lines, "e, k, frame")
