@@ -47,11 +47,11 @@ APPLICATION_NAMES = ("ledger", "grep_sum", "bidding", "tolls")
 STRETCH = 5  # batches in a row where we compare with public figures
 PUBLIC_KEYS = 100_000  # rows of each table where we compare with public figures
 
-CHEAPLY = (MODEL, SERIAL, "ready")
-RIVALS = (MODEL, SERIAL, "ready", "strata-chain-lazy", "ready-operation-eager", "tstream", "lal",
-          "lwm", "pat", "nolock")  # fmt: skip
-SWEPT = (MODEL, SERIAL, "strata", "depth", "ready", "strata-chain-lazy", "ready-operation-eager",
-         "tstream", "lal", "lwm", "pat", "nolock")  # fmt: skip
+CHEAPLY = (MODEL, SERIAL, "shares", "ready")
+RIVALS = (MODEL, SERIAL, "shares", "ready", "strata-chain-lazy", "ready-operation-eager", "tstream",
+          "lal", "lwm", "pat", "nolock")  # fmt: skip
+SWEPT = (MODEL, SERIAL, "shares", "strata", "depth", "ready", "strata-chain-lazy",
+         "ready-operation-eager", "tstream", "lal", "lwm", "pat", "nolock")  # fmt: skip
 QUICKLY_SWEPT = (MODEL, SERIAL, "ready", "strata-chain-lazy", "tstream", "lal", "pat")
 TRIPLES = tuple(
     f"{exploration}-{granularity}-{abort}"
@@ -59,8 +59,8 @@ TRIPLES = tuple(
     for granularity in ("operation", "chain")
     for abort in ABORTS
 )
-EVERY = (MODEL, SERIAL, *EXPLORATIONS, *TRIPLES, "tstream", "tstream-nothing", "tstream-socket",
-         "tstream-static", "lal", "lwm", "pat", "nolock")  # fmt: skip
+EVERY = (MODEL, SERIAL, "shares", *EXPLORATIONS, *TRIPLES, "tstream", "tstream-nothing",
+         "tstream-socket", "tstream-static", "lal", "lwm", "pat", "nolock")  # fmt: skip
 
 # What the model may choose where operations are costed, one for each kernel: compiled beforehand.
 CHOICES = (*EXPLORATIONS, *(f"{exploration}-operation-lazy" for exploration in EXPLORATIONS))

@@ -31,7 +31,7 @@ def given(scheme: str) -> tuple[Any, Any]:
 
 def main() -> None:
     expected = given("serial")
-    names = ("strata", "ready-operation-lazy", "lock", "timestamp")
+    names = ("shares", "strata", "ready-operation-lazy", "lock", "timestamp")
     wrong = [name for name in names if given(name) != expected]
     before = bounds.violations()
     kernel_of(lambda address: pointers.get_word(address, 0), False)(1 << 40)

@@ -11,7 +11,7 @@ import pytest
 
 import headgate as hg
 from headgate.execution import program
-from headgate.kernels import building, in_place, over_versions, protocols
+from headgate.kernels import building, in_place, over_versions, protocols, shares
 from headgate.parallel import readiness, scheduler, transactions
 from headgate.testing import SerialOracle, difference, results_difference
 from tests.property.seeding import plant
@@ -26,12 +26,12 @@ def pour(event, a=jars.at("a"), b=jars.at("b"), out=hg.output("left bigint")):
     out.left = a.n
 
 
-WAYS = {"transactions": in_place, "units": over_versions, "protocols": protocols}
+WAYS = {"shares": shares, "transactions": in_place, "units": over_versions, "protocols": protocols}
 
 
 def broken(way: str) -> Callable[[pytest.MonkeyPatch], None]:
     """A kernel in which one function is called with a word too few."""
-    name = "attempt_unit" if way == "units" else "attempt"
+    name = {"units": "attempt_unit", "shares": "run_block"}.get(way, "attempt")
     return lambda patch: plant(patch, WAYS[way], name, f"def {name}(", f"def {name}(unheard, ")
 
 
@@ -78,6 +78,7 @@ def run_three(scheme: str, isolation: str = "PL4", cost_ns: float | None = None)
 
 
 CASES = {
+    "shares": "shares",
     "strata": "transactions", "depth": "transactions", "ready": "transactions",
     "lal": "transactions", "pat": "transactions",
     "ready-operation-eager": "units", "strata-chain-lazy": "units", "tstream": "units",

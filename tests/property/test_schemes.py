@@ -46,7 +46,7 @@ def deposit(event, src=accounts.at("src", create=True)):
     src.balance += event.amount
 
 
-PARALLEL = ("strata", "depth", "ready", "lal", "pat")
+PARALLEL = ("shares", "strata", "depth", "ready", "lal", "pat")
 CONTENTION = {"high": 5, "middle": 60, "low": 3000}
 
 

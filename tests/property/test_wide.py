@@ -20,7 +20,7 @@ from tests.property import shapes
 
 pytestmark = pytest.mark.timeout(900)  # on a busy machine compiling takes long
 
-TRANSACTIONS = ("serial", "strata", "depth", "ready", "lal", "pat")
+TRANSACTIONS = ("serial", "shares", "strata", "depth", "ready", "lal", "pat")
 UNITS = tuple(
     f"{exploration}-{granularity}-{abort}"
     for exploration in ("strata", "depth", "ready")
@@ -124,7 +124,9 @@ def test_without_any_order_it_runs_to_its_end() -> None:
             assert engine.run(shape.routes, events, **options).num_rows == EVENTS
 
 
-@pytest.mark.parametrize("scheme", ["serial", "auto", "strata", "pat", "lock", "timestamp", "lwm"])
+@pytest.mark.parametrize(
+    "scheme", ["serial", "auto", "shares", "strata", "pat", "lock", "timestamp", "lwm"]
+)
 def test_rows_in_between_are_those_of_the_serial_order(scheme: str) -> None:
     check(shape_of(*WIDEST), scheme, 2, updates=True)
 

@@ -75,7 +75,9 @@ class Simulated:
             f"{costs.unit_plan_ns_per_operation:.0f} ns an operation, version "
             f"{costs.version_ns_per_operation:.0f} ns, signal {costs.signal_ns:.0f} ns, barrier "
             f"{costs.barrier_ns / 1e3:.1f} µs, thread {costs.start_ns / 1e3:.0f} µs, abort "
-            f"{costs.abort_ns / 1e3:.1f} µs",
+            f"{costs.abort_ns / 1e3:.1f} µs; by shares {costs.share_ns_per_operation:.0f} ns an "
+            f"operation, {costs.share_start_ns / 1e3:.0f} µs to start, {costs.thread_ns / 1e3:.0f} "
+            "µs for each further thread",
         ]
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -30,6 +31,7 @@ from headgate.isolation.executor import Executor
 from headgate.kernels.codes import lacks
 from headgate.kernels.pointers import address
 from headgate.parallel.ahead import LookAhead
+from headgate.parallel.scheme import Scheme
 from headgate.state.columns import is_in_time, to_stored
 from headgate.state.fitting import one_array, unmarked
 from headgate.state.layout import STORED
@@ -51,6 +53,7 @@ class Plain(NamedTuple):
     given: Given
     order: list[pa.Array]  # the order columns
     latest: int | None  # the last time, where the order is one of time
+    scheme: Scheme  # one after another, or by threads that plan it themselves
 
 
 class Need(NamedTuple):
@@ -97,7 +100,7 @@ def _is_plain(terms: Terms) -> bool:
         and terms.isolation == "PL4"
         and terms.record is None
         and not terms.carry
-        and (terms.scheme.is_serial or terms.scheme.is_chosen)
+        and (terms.scheme.is_serial or terms.scheme.is_chosen or terms.scheme.kind.plans_itself)
         and len(terms.order_by) <= 1
         and all(column.type.kind in _SORTED for column in terms.order_by)
         and (not is_routed or all(is_wide(column) for column in terms.outputs.values()))
@@ -171,9 +174,10 @@ class StraightPath:
             latest = last if kind == "timestamp" else None
         given = self._given(count, route, stored)
         scheduler, operations = self._executor.scheduler, self._run.operations(given)
-        if not scheduler.is_plainly_serial(self._terms.scheme, count, operations):
+        scheme = scheduler.plain_scheme(self._terms.scheme, count, operations)
+        if scheme is None:
             return None
-        return Plain(events, given, self._order_columns(stored), latest)
+        return Plain(events, given, self._order_columns(stored), latest, scheme)
 
     def _order_columns(self, stored: Mapping[tuple[str, str], Stored]) -> list[pa.Array]:
         """The order column for the results: a copy, for the events are the caller's and may
@@ -276,7 +280,7 @@ class StraightPath:
 
     def is_long(self, plain: Plain) -> bool:
         """Whether a batch is worked in sections, so that its results are logged meanwhile."""
-        return plain.given.count > SECTION_EVENTS
+        return plain.given.count > SECTION_EVENTS and plain.scheme.is_serial
 
     @property
     def threads(self) -> int:
@@ -285,7 +289,7 @@ class StraightPath:
 
     def run(self, plain: Plain, epoch: int, begun: OpenRecord | None = None) -> StraightBatch:
         """Run a plain batch; where a record of the log is begun, the results go into it."""
-        given, scheduler = plain.given, self._executor.scheduler
+        given = plain.given
         outs = []  # by transaction: words of its output x positions
         for signature in self._signatures:
             words = 0 if signature.out_layout is None else signature.out_layout.words
@@ -295,22 +299,46 @@ class StraightPath:
         def interpret(position: int) -> str | None:
             return self._interpreted(plain, outs, position, epoch)
 
-        busy = scheduler.clock.busy
-        began, used = busy(), 0.0
         self._run.begin(given, epoch)
-        step = SECTION_EVENTS if begun is not None or self.threads > 1 else given.count
-        if given.count <= step and begun is None:
-            self._run.run(0, given.count, interpret)
-        else:
-            used = self._run_sections(plain, outs, step, interpret, begun)
-        aborted = self._run.aborted
-        scheduler.note_serial(busy() - began - used, given.count, len(aborted))
+        aborted = None if plain.scheme.is_serial else self._run_shared(plain)
+        if aborted is None:
+            aborted = self._run_in_order(plain, outs, interpret, begun)
         return StraightBatch(
             self._run.changed(),
             self._program.written,
             lambda: self._made(plain, outs, aborted),
             lambda made: self._results.logged(made, given.route),
         )
+
+    def _run_shared(self, plain: Plain) -> np.ndarray | None:
+        """Let several threads plan and run a batch; None when it was put back."""
+        scheduler, count = self._executor.scheduler, plain.given.count
+        began = scheduler.clock.monotonic()
+        aborted = self._run.shared(plain.given, partial(scheduler.share, scheme=plain.scheme))
+        if aborted is not None:
+            scheduler.note_pace(scheduler.clock.monotonic() - began, count)
+            scheduler.note_aborts(count, len(aborted))
+        return aborted
+
+    def _run_in_order(
+        self,
+        plain: Plain,
+        outs: Sequence[np.ndarray],
+        interpret: Interpret,
+        begun: OpenRecord | None,
+    ) -> np.ndarray:
+        """Run a batch event after event; returns the positions that did not commit."""
+        count, scheduler = plain.given.count, self._executor.scheduler
+        busy, used = scheduler.clock.busy, 0.0
+        began = busy()
+        step = SECTION_EVENTS if begun is not None or self.threads > 1 else count
+        if count <= step and begun is None:
+            self._run.run(0, count, interpret)
+        else:
+            used = self._run_sections(plain, outs, step, interpret, begun)
+        aborted = self._run.aborted
+        scheduler.note_serial(busy() - began - used, count, len(aborted))
+        return aborted
 
     def _run_sections(
         self,

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from headgate.compiling.signature import Signature
 from headgate.execution.interpreter import error_reason, has_lost_its_error
+from headgate.execution.shared import SharedBatch
 from headgate.execution.spans import Spans
 from headgate.kernels.frame import Frame
 from headgate.kernels.generating_look_ups import is_found_late
@@ -206,6 +207,23 @@ class Run:
                 need += spans.most * self.program.tables[access.table.name].layout.words
             words = max(words, need)
         return np.empty(words + 1, np.int64) if self.is_part else self.program.scratch_undo(words)
+
+    def shared(self) -> SharedBatch:
+        """The batch as threads share it."""
+        spans = [one for work in self.works for one in work.spans if one.offsets is not None]
+        return SharedBatch(
+            self.program.compiled_kernel.layout,
+            self.frame.words,
+            len(self.order),
+            [self.program.tables[name] for name in self.table_names],
+            [self.arrays[f"changed_{n}"][: self.touched(name)]
+             for n, name in enumerate(self.table_names)],
+            self.counts,
+            len(self.arrays["undo"]),
+            max(sum(one.offsets is None for one in work.spans) for work in self.works),
+            [one.lengths for one in spans],
+            self.order,
+        )  # fmt: skip
 
     def all(self) -> None:
         """Run the batch in its order, one event after another."""

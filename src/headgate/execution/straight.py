@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from headgate.execution.interpreter import error_reason, has_lost_its_error
 from headgate.execution.program import Program
+from headgate.execution.shared import SharedBatch
 from headgate.kernels.building import compile_first
 from headgate.kernels.frame import ABORTED, ABORTED_COUNT, COUNT, EPOCH, REASON, ROUTE
 from headgate.kernels.generating_look_ups import is_found_late
@@ -25,6 +26,7 @@ from headgate.state.spaces import Slots, Words
 from headgate.state.table import Access
 
 Interpret = Callable[[int], str | None]  # a position -> why its event did not commit
+Share = Callable[[SharedBatch], bool]  # run by several threads; False when it was put back
 
 
 @dataclass
@@ -78,6 +80,7 @@ class StraightRun:
         for number, rows in enumerate(self._tables):
             self._keep(f"defaults_{number}", rows.defaults)
         self._known: list[tuple[np.ndarray, np.ndarray] | None] = [None] * len(self._tables)
+        self._slots: dict[int, np.ndarray] = {}  # by access, where several threads look them up
         self.reason = np.empty(0, np.int64)  # zeros, but for events that did not commit
         self._aborted = np.empty(0, np.int64)
 
@@ -140,6 +143,41 @@ class StraightRun:
     def aborted(self) -> np.ndarray:
         """All positions that did not commit so far, until the next batch."""
         return self._aborted[: self._frame[ABORTED_COUNT]]
+
+    def shared(self, given: Given, share: Share) -> np.ndarray | None:
+        """Have several threads run the batch; as `run`, but None when it was put back."""
+        if share(self._shared(given)):
+            found: np.ndarray = np.flatnonzero(self.reason[: given.count])
+            return found
+        self.reason[: given.count] = 0
+        return None
+
+    def _shared(self, given: Given) -> SharedBatch:
+        """The batch as threads share it: where the loop has slots for a block of events, they have
+        them for all."""
+        slots = {}
+        for place, access in enumerate(self._accesses):
+            if access.is_single and is_found_late(access):
+                slots[f"slots_{place}"] = self._shared_slots(place, given.count)
+        singles = [sum(one.is_single for one in mine.accesses) for mine in self._program.signatures]
+        return SharedBatch(
+            self._kernel.layout,
+            self._frame,
+            given.count,
+            self._tables,
+            [self._kept[f"changed_{number}"] for number in range(len(self._tables))],
+            self._counts,
+            len(self._kept["undo"]),
+            max(singles),
+            [np.diff(offsets) for offsets in given.spans.values()],
+            words=slots,
+        )
+
+    def _shared_slots(self, place: int, count: int) -> np.ndarray:
+        found = self._slots.get(place)
+        if found is None or len(found) < count:
+            found = self._slots[place] = np.empty(2 * count, np.int64)
+        return found
 
     def _go_on(self, begin: int, error: Exception, interpret: Interpret, place: int | None) -> int:
         """Undo the event that raised and note why; returns the position after it."""

@@ -38,6 +38,7 @@ from headgate.kernels import (
     over_versions,
     protocols,
     serial,
+    shares,
     versions,
 )
 from headgate.kernels.binding import bind, codes
@@ -55,7 +56,7 @@ from headgate.kernels.pointers import (
     set_word,
 )
 from headgate.kernels.steps import STEPS
-from headgate.state.compiled import mix, prefetch
+from headgate.state.compiled import mix, prefetch, prefetch_to_write
 from headgate.state.constraint import Constraint
 from headgate.state.layout import STORED, row_layout
 from headgate.state.table import Access, Table
@@ -107,7 +108,7 @@ def build_kernel(
 
 def build_transaction_kernels(generator: Generator) -> Mapping[str, Any]:
     """The kernels by which threads share whole transactions, by name, and `collect`."""
-    modules = [in_place, explorations, comparison]
+    modules = [in_place, explorations, shares, comparison]
     scope = {**_scope(generator), "MAY_UNDO": in_place.MAY_UNDO}
     return _build("kernel", generator, generator.source(), modules, scope)
 
@@ -177,9 +178,15 @@ def _scope(generator: Generator) -> dict[str, Any]:
     scope: dict[str, Any] = {"code_of": code_of, "get": get_word, "put": set_word}
     scope["fixed"] = fixed_word
     # A constant would be a type of its own, and whatever is called with it compiled once more.
-    scope |= {"mix": mix, "prefetch": prefetch, "word": types.int64}
+    scope |= {
+        "mix": mix,
+        "prefetch": prefetch,
+        "prefetch_to_write": prefetch_to_write,
+        "word": types.int64,
+    }
     scope |= {step.py_func.__name__: step for step in STEPS}
     scope |= {**constraints.SHARED, "note_row": in_place.note_row}
+    scope["deal_row"] = shares.deal_row
     done: dict[Any, Any] = {}
     for number, signature in enumerate(generator.signatures):
         scope[f"function_{number}"] = compile_along(signature.function, signature.functions)

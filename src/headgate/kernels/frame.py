@@ -62,6 +62,14 @@ OF_BATCH = (
     "tails", "water_marks",  # by row: the last turn given out, and the one that is on
     "pool", "pool_first", "pool_last", "pool_begin",  # chains; a thread's share and where it begins
     "places",  # by chain: how far it has come
+    # --- shares, see shares.py
+    "dealt", "dealt_ends",  # by thread and share of the rows: operations, the address behind them
+    "dealt_room",  # for so many, itself
+    "links", "links_room",  # by event: whom its operations wait for; for so many words, itself
+    "block_starts",  # by block: where its links begin
+    "done_blocks",  # by block: whether it has run
+    "last_blocks",  # by row: the last block that wrote it, and that read it
+    "first_block",  # the number that those of the batch begin with there, itself
     # --- units over versions, see versions.py
     "slots", "tables",  # by operation: the row's slot, its table
     "previous",  # by operation: the one that wrote the row before
@@ -104,6 +112,8 @@ OF_BATCH = (
     TASK_AFTER, CLAIM, WAITING, QUEUE, TASK_STARTS, MEMBERS, STRATUM, TASK_OF,
     LOCKS, COUNTERS, PARTS, TICKETS, TAILS, WATER_MARKS, POOL, POOL_FIRST, POOL_LAST,
     POOL_BEGIN, PLACES,
+    DEALT, DEALT_ENDS, DEALT_ROOM, LINKS, LINKS_ROOM, BLOCK_STARTS, DONE_BLOCKS, LAST_BLOCKS,
+    FIRST_BLOCK,
     SLOTS, TABLES, PREVIOUS, VERSION_OFFSETS, VERSIONS, VERSION_CHANGED, LOCALS, UNIT_OF, STATE,
     CODES, RANK, FAILED, FAILS, TRANSACTION_OF, PART, UNIT_STARTS, READ_STARTS, READS,
     BEFORE_STARTS, BEFORE, AFTER_STARTS, AFTER, STACK, _, LISTS, SIZES,

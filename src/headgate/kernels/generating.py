@@ -100,8 +100,10 @@ class Generator:
 
     def source(self) -> str:
         """The pieces of the serial loop, and of whole transactions on several threads."""
-        lists = self.each(self._list_rows), self.dispatch("list_rows", "e, first, frame")
-        return self.joined([*self._steps(), *lists[0], lists[1]])
+        dealt = "e, first, thread, threads, frame"
+        parts = [*self._steps(), *self.each(self._list_rows), *self.each(self._deal_rows)]
+        parts += [self.dispatch("list_rows", "e, first, frame"), self.dispatch("deal_rows", dealt)]
+        return self.joined(parts)
 
     def protocol_source(self) -> str:
         """The same for protocols, which set the slots of a step for each event."""
@@ -419,13 +421,23 @@ class Generator:
     # --- what an event touches ----------------------------------------------------------------
 
     def _list_rows(self, number: int) -> str:
+        lines = self._rows_by(number, "note_row", "first, k, frame")
+        return self.function(f"list_rows_{number}", lines, "e, first, frame")
+
+    def _deal_rows(self, number: int) -> str:
+        lines = self._rows_by(number, "deal_row", "k, thread, threads, frame")
+        return self.function(f"deal_rows_{number}", lines, "e, first, thread, threads, frame")
+
+    def _rows_by(self, number: int, call: str, arguments: str) -> list[str]:
+        """The lines that hand every row of an event, and whether it may be written, to a call,
+        which returns the place of the next."""
+
         def body(place: int, access: Access) -> list[str]:
             table, write = self.number(access.table), int(not access.read_only)
             row = f"get(bases, {table}) + s_{place}"
-            return [f"if s_{place} >= 0:", f"    k = note_row({row}, {write}, first, k, frame)"]
+            return [f"if s_{place} >= 0:", f"    k = {call}({row}, {write}, {arguments})"]
 
-        lines = ["k = first", *self.every(number, body), "return k"]
-        return self.function(f"list_rows_{number}", lines, "e, first, frame")
+        return ["k = first", *self.every(number, body), "return k"]
 
     def _gather(self, number: int) -> str:
         """For protocols: each row once; for each element of the parameters which of them it is."""

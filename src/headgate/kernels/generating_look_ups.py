@@ -71,8 +71,9 @@ class LookUpText:
 
     def touch(self, number: int) -> str:
         def body(place: int, access: Access) -> list[str]:
-            table = str(self.generator.number(access.table))
-            return _ask(table, self.generator.width(access), f"s_{place}")
+            row = f"words_{self.generator.number(access.table)}"
+            row += f" + {8 * self.generator.width(access)} * s_{place}"
+            return _ask(row, self.generator.width(access), is_written=not access.read_only)
 
         lines = [*self.generator.every(number, body, "k"), "return 0"]
         return self.generator.function(f"touch_{number}", lines, "e, k, frame")
@@ -87,18 +88,24 @@ class LookUpText:
                 for part, key in enumerate(keys)
             )
             found = f"find_{{t}}(entries_{{t}}, mask_{{t}}, words_{{t}}, {', '.join(keys)})"
-            return [f"if s_{place} >= 0 and ({other}):", f"    put(slots_{place}, {{k}}, {found})"]
+            return [
+                f"if s_{place} >= 0 and ({other}):",
+                f"    put(slots_{place}, {{k}}, {found})",
+                "    wrong = word(1)",
+            ]
 
-        return self.generator.function(
-            f"confirm_{number}", [*self._late(number, body), "return 0"], "e, k, frame"
-        )
+        lines = ["wrong = word(0)", *self._late(number, body), "return wrong"]
+        return self.generator.function(f"confirm_{number}", lines, "e, k, frame")
 
 
-def _ask(table: str, width: int, slot: str) -> list[str]:
+def _ask(row: str, width: int, *, is_written: bool) -> list[str]:
     """Ask for a row by its first and its last word: one of 24 bytes lies in two lines of the cache
-    every fourth time, and to wait for the second costs more than all else once tables are large."""
-    row = f"words_{table} + {8 * width} * {slot}"
-    return [f"prefetch({row} + {8 * word})" for word in sorted({0, width - 1})]
+    every fourth time, and to wait for the second costs more than all else once tables are large.
+
+    What is about to be written is asked for as such: one transfer of the line, not two.
+    """
+    ask = "prefetch_to_write" if is_written else "prefetch"
+    return [f"{ask}({row} + {8 * word})" for word in sorted({0, width - 1})]
 
 
 def _hash(keys: Sequence[str]) -> str:

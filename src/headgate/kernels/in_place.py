@@ -30,6 +30,7 @@ from headgate.kernels.pieces import list_rows, step, undo
 from headgate.kernels.pointers import fixed_word as fixed
 from headgate.kernels.pointers import get_word as get
 from headgate.kernels.pointers import set_word as put
+from headgate.kernels.steps import event_row
 from headgate.kernels.ticks import USEFUL, spend, tick
 from headgate.state.linking import linked
 
@@ -64,7 +65,7 @@ def note_row(row: int, write: int, first: int, k: int, frame: int) -> int:
 @part
 def attempt(i: int, eager: int, frame: int) -> int:
     """One transaction by one thread: its reason code is all that it leaves behind."""
-    times, e = fixed(frame, TIMES), get(fixed(frame, ORDER), i)
+    times, e = fixed(frame, TIMES), event_row(fixed(frame, ORDER), i)
     code = 0
     began = tick(times)
     try:

@@ -26,7 +26,7 @@ def touch(e: int, k: int, frame: int) -> int:
 
 
 def confirm(e: int, k: int, frame: int) -> int:
-    """See to it that the rows that were found have the keys of the event."""
+    """See to it that the rows that were found have the keys of the event; 1 if one had not."""
     unbound()
 
 
@@ -42,6 +42,11 @@ def undo(e: int, k: int, frame: int) -> int:
 
 def list_rows(e: int, first: int, frame: int) -> int:
     """List the operations of one event from place `first` on; returns the place after them."""
+    unbound()
+
+
+def deal_rows(e: int, first: int, thread: int, threads: int, frame: int) -> int:
+    """Deal the operations of one event out, see shares.py; returns the place behind its links."""
     unbound()
 
 

@@ -16,6 +16,7 @@ from headgate.kernels.pieces import confirm, match, seek, step, touch, undo
 from headgate.kernels.pointers import fixed_word as fixed
 from headgate.kernels.pointers import get_word as get
 from headgate.kernels.pointers import set_word as put
+from headgate.kernels.steps import event_row
 
 BLOCK_EVENTS = 64  # their rows, slots and index entries fit the first-level cache
 AHEAD_EVENTS = 16  # twice as many have a place among those of a block
@@ -31,13 +32,13 @@ def run(begin: int, end: int, epoch: int, frame: int) -> int:
     """
     order = fixed(frame, ORDER)
     for i in range(begin, min(begin + 2 * AHEAD_EVENTS, end)):
-        seek(get(order, i) if order != 0 else i, (i - begin) & PLACES_MASK, frame)
+        seek(event_row(order, i), (i - begin) & PLACES_MASK, frame)
     for i in range(begin, min(begin + AHEAD_EVENTS, end)):
         find(i, (i - begin) & PLACES_MASK, frame)
     for i in range(begin, end):
         ahead = i + 2 * AHEAD_EVENTS
         if ahead < end:
-            e = get(order, ahead) if order != 0 else ahead
+            e = event_row(order, ahead)
             seek(e, (ahead - begin) & PLACES_MASK, frame)
         ahead = i + AHEAD_EVENTS
         if ahead < end:
@@ -50,7 +51,7 @@ def run(begin: int, end: int, epoch: int, frame: int) -> int:
 def find(i: int, place: int, frame: int) -> int:
     """The rows of the event at one position, by their tags; they are asked for, too."""
     order = fixed(frame, ORDER)
-    e = get(order, i) if order != 0 else i
+    e = event_row(order, i)
     match(e, place, frame)
     touch(e, place, frame)
     return 0
@@ -61,7 +62,7 @@ def run_one(i: int, place: int, epoch: int, frame: int) -> int:
     """Run the event at one position, whose slots stand at `place`."""
     order = fixed(frame, ORDER)
     put(fixed(frame, PROGRESS), 0, i)
-    e = get(order, i) if order != 0 else i
+    e = event_row(order, i)
     confirm(e, place, frame)
     code = step(e, place, i, epoch, frame)
     if code != 0:
@@ -80,12 +81,12 @@ def look_ahead(begin: int, end: int, place: int, frame: int) -> int:
     """
     order = fixed(frame, ORDER)
     for i in range(begin, min(begin + AHEAD_EVENTS, end)):
-        seek(get(order, i) if order != 0 else i, place + i - begin, frame)
+        seek(event_row(order, i), place + i - begin, frame)
     for i in range(begin, end):
         ahead = i + AHEAD_EVENTS
         if ahead < end:
-            seek(get(order, ahead) if order != 0 else ahead, place + ahead - begin, frame)
-        match(get(order, i) if order != 0 else i, place + i - begin, frame)
+            seek(event_row(order, ahead), place + ahead - begin, frame)
+        match(event_row(order, i), place + i - begin, frame)
     return 0
 
 
@@ -94,11 +95,11 @@ def run_found(begin: int, end: int, place: int, epoch: int, frame: int) -> int:
     """As `run`, for positions that were looked up ahead."""
     order = fixed(frame, ORDER)
     for i in range(begin, min(begin + AHEAD_EVENTS, end)):
-        touch(get(order, i) if order != 0 else i, place + i - begin, frame)
+        touch(event_row(order, i), place + i - begin, frame)
     for i in range(begin, end):
         ahead = i + AHEAD_EVENTS
         if ahead < end:
-            touch(get(order, ahead) if order != 0 else ahead, place + ahead - begin, frame)
+            touch(event_row(order, ahead), place + ahead - begin, frame)
         run_one(i, place + i - begin, epoch, frame)
     return 0
 
@@ -107,7 +108,7 @@ def run_found(begin: int, end: int, place: int, epoch: int, frame: int) -> int:
 def restore(i: int, place: int, frame: int) -> int:
     """Undo the event at one position, whose function raised and whose slots stand at `place`."""
     order = fixed(frame, ORDER)
-    undo(get(order, i) if order != 0 else i, place, frame)
+    undo(event_row(order, i), place, frame)
     return 0
 
 
@@ -119,11 +120,11 @@ def resolve(begin: int, end: int, frame: int) -> int:
     for block in range(begin, end, BLOCK_EVENTS):
         stop = min(block + BLOCK_EVENTS, end)
         for i in range(block, stop):
-            e = get(order, i) if order != 0 else i
+            e = event_row(order, i)
             seek(e, e, frame)
         for i in range(block, stop):
-            find(i, get(order, i) if order != 0 else i, frame)
+            find(i, event_row(order, i), frame)
         for i in range(block, stop):
-            e = get(order, i) if order != 0 else i
+            e = event_row(order, i)
             confirm(e, e, frame)
     return 0

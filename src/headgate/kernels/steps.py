@@ -15,6 +15,12 @@ from headgate.state.linking import linked
 
 
 @linked
+def event_row(order: int, i: int) -> Any:
+    """The event at a position; an order of 0 is that of the event rows."""
+    return get(order, i) if order != 0 else i
+
+
+@linked
 def is_alive(words: int, slot: int, width: int) -> Any:
     return get(words, slot * width) & HEADER_ALIVE != 0
 

@@ -19,7 +19,7 @@ from headgate.kernels.pointers import set_word as put
 from headgate.state.compiled import numba
 from headgate.state.linking import linked
 
-USEFUL, WAITED, LOCKED, UNDOING = range(4)
+USEFUL, WAITED, LOCKED, UNDOING, PLANNED = range(5)
 PARTS = ("useful", "sync", "lock", "abort")
 IS_ON = 7  # the word that says whether to count
 WORDS = 16  # of one thread: two cache lines
@@ -72,10 +72,11 @@ def cycles_per_second() -> float:
 def breakdown(times: np.ndarray, construct: float, seconds: float) -> dict[str, float]:
     """Seconds of thread time by what they went into, from the counts of all threads.
 
-    `construct` is what planning took, `seconds` how long the threads ran; what is left of that is
-    exploring: finding the next thing to run, and telling others.
+    `construct` is what planning took before they ran, `seconds` how long the threads ran; what is
+    left of that is exploring: finding the next thing to run, and telling others.
     """
-    counted = times[:, : len(PARTS)].sum(axis=0) / cycles_per_second()
-    found = dict(zip(PARTS, counted.tolist(), strict=True))
-    explore = max(0.0, seconds * len(times) - sum(found.values()))
-    return {**found, "construct": construct, "explore": explore}
+    counted = times[:, : PLANNED + 1].sum(axis=0) / cycles_per_second()
+    found = dict(zip(PARTS, counted.tolist(), strict=False))
+    planned = float(counted[PLANNED])
+    explore = max(0.0, seconds * len(times) - sum(found.values()) - planned)
+    return {**found, "construct": construct + planned, "explore": explore}

@@ -14,6 +14,7 @@ LEFT, RIGHT, TOP, BOTTOM = 46, 16, 14, 38
 # A colour says how it goes through the graph, a dash what it takes at once.
 COLOURS = {
     "serial": "#7c8794",
+    "shares": "#e07a1f",
     "strata": "#2f74c0",
     "depth": "#2b9348",
     "ready": "#d1495b",

@@ -13,6 +13,7 @@ import resource
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,11 @@ from headgate.engine.engine import Engine, open_engine
 from headgate.engine.terms import of_calls
 from headgate.errors import InvariantError
 from headgate.execution.run import Run
+from headgate.kernels import ticks
 from headgate.lab.simulation import plan_batch
+from headgate.parallel.crew import workers
 from headgate.parallel.decision import Thresholds
+from headgate.parallel.scheduler import Scheduler
 from headgate.parallel.scheme import SERIAL, Scheme, make_scheme
 from headgate.parallel.units import UnitCrew
 from headgate.state.table import Table
@@ -33,7 +37,9 @@ from headgate.transactions import transaction
 
 ROWS = 100_000
 EVENTS = 10_240
+LONG_EVENTS = 102_400
 CHAIN_EVENTS = 512  # on one row: a stratum each
+THREADS = (2, 16)  # are woken to see what one more takes
 TRIES_MIN = 9
 SECONDS = 0.5  # so long a batch is tried, for the machine may be busy at first
 ABORT_EVERY = 32
@@ -103,13 +109,27 @@ def _measure_threads(lab: _Laboratory, costs: Thresholds) -> Thresholds:
     for threads in (1, 2):
         eager = make_scheme("ready-operation-eager", threads)
         aborted_ns.append(lab.batch_ns(failing, eager) - lab.batch_ns(batch, eager))
+    share_start_ns = _at_least(1000.0, lab.run_ns(two, make_scheme("shares", 2)))
     return replace(
         costs,
+        share_start_ns=share_start_ns,
+        share_ns_per_operation=_share_ns(lab, share_start_ns),
+        thread_ns=_at_least(100.0, lab.thread_ns()),
         start_ns=start_ns,
         signal_ns=_at_least(1.0, max(alone_ns, shared_ns) / signals),
         barrier_ns=_at_least(50.0, met_ns / CHAIN_EVENTS),
         abort_ns=_at_least(100.0, max(aborted_ns) / (EVENTS // ABORT_EVERY)),
     )
+
+
+def _share_ns(lab: _Laboratory, start_ns: float) -> float:
+    """What planning at once adds to an operation, by one thread or by two if that is more: they
+    take rows from each other's caches. Of a long batch, where starting counts for little."""
+    batch, operations = lab.transfers(LONG_EVENTS), 2 * LONG_EVENTS
+    work_ns = lab.run_ns(batch, SERIAL)
+    alone_ns = lab.run_ns(batch, make_scheme("shares", 1)) - start_ns
+    shared_ns = 2 * (lab.run_ns(batch, make_scheme("shares", 2)) - start_ns)
+    return _at_least(1.0, (max(alone_ns, shared_ns) - work_ns) / operations)
 
 
 def _at_least(least: float, value: float) -> float:
@@ -133,6 +153,16 @@ def spend(action: Callable[[], object]) -> Spent:
     action()
     wall, processor = time.perf_counter_ns() - wall, time.process_time_ns() - processor
     return Spent(wall, processor, resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - switches)
+
+
+def forget(scheduler: Scheduler) -> None:
+    """Let it know nothing of what batches took."""
+    scheduler.cost_ns = scheduler.attempts.pace_ns = None
+
+
+def taken_ns(scheduler: Scheduler, scheme: Scheme) -> float:
+    """What a transaction took in the one batch since, serially or by shares."""
+    return (scheduler.cost_ns if scheme.is_serial else scheduler.attempts.pace_ns) or 0.0
 
 
 @dataclass(frozen=True)
@@ -178,17 +208,41 @@ class _Laboratory:
 
     def batch_ns(self, batch: _Batch, scheme: Scheme) -> float:
         """What the batch takes by this scheme, planning included."""
+        return self._quickest_ns(scheme, [spent for spent, _ in self._runs(batch, scheme)])
+
+    def run_ns(self, batch: _Batch, scheme: Scheme) -> float:
+        """The same without what is made for any batch, as the scheduler sees it."""
+        runs = [replace(spent, wall_ns=ns) for spent, ns in self._runs(batch, scheme)]
+        return self._quickest_ns(scheme, [replace(one, processor_ns=one.wall_ns) for one in runs])
+
+    def _runs(self, batch: _Batch, scheme: Scheme) -> list[tuple[Spent, int]]:
+        """Each run, and what the scheduler says it took, serially or by shares."""
+        scheduler, found = self.executor.scheduler, []
 
         def run() -> None:
             self.executor.execute(batch.works, batch.order, batch.route, self._next(), scheme)
 
         run()  # loads the kernels
-        spent = [spend(run) for _ in self._tries()]
+        for _ in self._tries():
+            forget(scheduler)
+            spent = spend(run)
+            found.append((spent, round(taken_ns(scheduler, scheme) * len(batch.order))))
+        return found
+
+    def _quickest_ns(self, scheme: Scheme, spent: list[Spent]) -> float:
         if scheme.threads == 1:
             return min(one.processor_ns for one in spent)
         undisturbed = [one for one in spent if one.switches == 0]
         self.was_disturbed |= not undisturbed
         return min(one.wall_ns for one in undisturbed or spent)
+
+    def thread_ns(self) -> float:
+        """What it takes to wake one more thread, which has nothing to do."""
+        taken = []
+        for threads in THREADS:
+            calls = [ticks.cycles_per_second] * threads  # known long since
+            taken.append(min(spend(partial(workers.run, calls)).wall_ns for _ in self._tries()))
+        return (taken[1] - taken[0]) / (THREADS[1] - THREADS[0])
 
     def _tries(self) -> Iterator[int]:
         """Numbers for as long as it is worth trying."""

@@ -15,19 +15,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from heapq import heappop, heappush
 
 import numpy as np
 
 from headgate.errors import InputError
-from headgate.kernels.explorations import CHUNKS_PER_THREAD
+from headgate.lab.replays import (
+    replay_chains,
+    replay_depth,
+    replay_partitions,
+    replay_ready,
+    replay_shares,
+    replay_strata,
+    replay_turns,
+)
 from headgate.parallel.decision import Thresholds
 from headgate.parallel.figures import longest_path
 from headgate.parallel.graph import Graph, Operations, build_graph
 from headgate.parallel.precedence import Precedence, Tasks, chain_tasks, plain_chains, unit_tasks
 from headgate.parallel.scheme import EXPLORATIONS, GRANULARITIES, Scheme, make_scheme
-from headgate.parallel.transactions import PARTITIONS_PER_THREAD
-from headgate.state.compiled import numba
 
 
 @dataclass(frozen=True)
@@ -109,240 +114,6 @@ class _Shape:
     goes_on: bool  # who makes another ready runs the first such itself, as is done in place
 
 
-# --- kernels --------------------------------------------------------------------------------------
-
-
-# Each gives the time, and in `order` the tasks as they are begun: what the kernels of
-# kernels/explorations.py do, which a test compares.
-
-
-@numba.njit(cache=True)
-def _strata(
-    starts: np.ndarray, tasks: np.ndarray, work: np.ndarray, begins: np.ndarray,
-    barrier_ns: float, signal_ns: float, order: np.ndarray,
-) -> float:  # fmt: skip
-    """Whoever is free takes the next few tasks of a stratum; then all meet."""
-    free, cores, taken = begins.copy(), len(begins), 0
-    for stratum in range(len(starts) - 1):
-        first, last = starts[stratum], starts[stratum + 1]
-        chunk = max(1, (last - first) // (CHUNKS_PER_THREAD * cores))
-        for begin in range(first, last, chunk):
-            core = int(np.argmin(free))
-            free[core] += signal_ns
-            for place in range(begin, min(begin + chunk, last)):
-                free[core] += work[tasks[place]]
-                order[taken] = tasks[place]
-                taken += 1
-        free[:] = free.max() + barrier_ns
-    return float(free.max())
-
-
-@numba.njit(cache=True)
-def _depth(
-    tasks: np.ndarray, before_starts: np.ndarray, before: np.ndarray, work: np.ndarray,
-    begins: np.ndarray, signal_ns: float, order: np.ndarray,
-) -> float:  # fmt: skip
-    """Each core its share of every stratum, waiting for its own dependencies."""
-    free, cores = begins.copy(), len(begins)
-    done, begun = np.zeros(len(tasks)), np.zeros(len(tasks))
-    for place in range(len(tasks)):
-        task, core = tasks[place], place % cores
-        now = free[core]
-        for edge in range(before_starts[task], before_starts[task + 1]):
-            now = max(now, done[before[edge]])
-        edges = before_starts[task + 1] - before_starts[task]
-        begun[place] = now
-        done[task] = free[core] = now + work[task] + signal_ns * (edges + 1)
-    order[:] = tasks[np.argsort(begun, kind="mergesort")]
-    return done.max() if len(done) else 0.0
-
-
-@numba.njit(cache=True)
-def _ready(
-    before_starts: np.ndarray, after_starts: np.ndarray, after: np.ndarray, work: np.ndarray,
-    begins: np.ndarray, signal_ns: float, goes_on: bool, order: np.ndarray,
-) -> float:  # fmt: skip
-    """Whoever is free first takes what was ready first; the head of the queue is one word."""
-    count, cores, begun = len(work), len(begins), 0
-    waiting = before_starts[1:] - before_starts[:-1]
-    queue, head, tail = np.empty(count, np.int64), 0, 0
-    for task in range(count):
-        if waiting[task] == 0:
-            queue[tail] = task
-            tail += 1
-    idle, idle_head, idle_tail = np.empty(count + cores, np.int64), 0, 0
-    running = [(begins[0], 0, -1)]
-    for core in range(1, cores):
-        heappush(running, (begins[core], core, -1))
-    taken_at, end = 0.0, 0.0
-    while running:
-        now, core, task = heappop(running)
-        found = -1
-        if task >= 0:
-            end = now
-            for edge in range(after_starts[task], after_starts[task + 1]):
-                other = after[edge]
-                waiting[other] -= 1
-                if waiting[other] == 0 and goes_on and found < 0:
-                    found = other
-                elif waiting[other] == 0:
-                    queue[tail] = other
-                    tail += 1
-        if found >= 0:
-            signals = after_starts[found + 1] - after_starts[found]
-            heappush(running, (now + work[found] + signal_ns * signals, core, found))
-            order[begun] = found
-            begun += 1
-        else:
-            idle[idle_tail] = core
-            idle_tail += 1
-        while head < tail and idle_head < idle_tail:
-            task, core = queue[head], idle[idle_head]
-            head, idle_head = head + 1, idle_head + 1
-            taken_at = max(now, taken_at) + signal_ns
-            signals = after_starts[task + 1] - after_starts[task]
-            heappush(running, (taken_at + work[task] + signal_ns * signals, core, task))
-            order[begun] = task
-            begun += 1
-    return end
-
-
-@numba.njit(cache=True)
-def _turns(
-    starts: np.ndarray, rows: np.ndarray, writes: np.ndarray, row_count: int, work: np.ndarray,
-    begins: np.ndarray, signal_ns: float, is_versioned: bool,
-) -> float:  # fmt: skip
-    """LAL holds its turn until it has all locks; LWM hands it on and then waits for versions."""
-    free, cores = begins.copy(), len(begins)
-    written, read = np.zeros(row_count), np.zeros(row_count)  # when the last of each has ended
-    turn = 0.0
-    for unit in range(len(starts) - 1):
-        core = unit % cores
-        first, last = starts[unit], starts[unit + 1]
-        now = max(free[core], turn)
-        if is_versioned:
-            now += signal_ns * (last - first + 1)
-            turn = now
-        for place in range(first, last):
-            row = rows[place]
-            now = max(now, written[row])
-            if not is_versioned:
-                if writes[place]:
-                    now = max(now, read[row])
-                now += signal_ns
-        if not is_versioned:
-            now += signal_ns
-            turn = now
-        now += work[unit] + signal_ns * (last - first)
-        for place in range(first, last):
-            row = rows[place]
-            if writes[place]:
-                written[row] = max(written[row], now)
-            else:
-                read[row] = max(read[row], now)
-        free[core] = now
-    return float(free.max())
-
-
-@numba.njit(cache=True)
-def _partitions(
-    starts: np.ndarray, rows: np.ndarray, work: np.ndarray, begins: np.ndarray, signal_ns: float,
-) -> float:  # fmt: skip
-    """Each transaction waits for the one before it in every partition that it touches."""
-    free, cores = begins.copy(), len(begins)
-    partitions = PARTITIONS_PER_THREAD * cores
-    done = np.zeros(partitions)
-    seen = np.full(partitions, -1, np.int64)
-    for unit in range(len(starts) - 1):
-        core = unit % cores
-        now, touched = free[core], 0
-        for place in range(starts[unit], starts[unit + 1]):
-            part = rows[place] % partitions
-            if seen[part] != unit:
-                seen[part] = unit
-                touched += 1
-                now = max(now, done[part])
-        now += work[unit] + signal_ns * 2 * touched
-        for place in range(starts[unit], starts[unit + 1]):
-            done[rows[place] % partitions] = now
-        free[core] = now
-    return float(free.max())
-
-
-@numba.njit(cache=True)
-def _is_free(unit: int, before_starts: np.ndarray, before: np.ndarray, is_done: np.ndarray) -> bool:
-    for edge in range(before_starts[unit], before_starts[unit + 1]):
-        if not is_done[before[edge]]:
-            return False
-    return True
-
-
-WAITS, OPEN, HELD, OVER = 0, 1, 2, 3  # of a chain; OPEN stands in its pool
-
-
-@numba.njit(cache=True)
-def _chains(
-    starts: np.ndarray, members: np.ndarray, chain_of: np.ndarray, before_starts: np.ndarray,
-    before: np.ndarray, after_starts: np.ndarray, after: np.ndarray, work: np.ndarray,
-    begins: np.ndarray, pools: int, signal_ns: float,
-) -> float:  # fmt: skip
-    """A core takes a chain of its pool, and leaves it where it cannot go on.
-
-    Looking at chains that cannot go on is not counted: only taking one is.
-    """
-    count, cores = len(starts) - 1, len(begins)
-    place = starts[:-1].copy()
-    state = np.zeros(count, np.int64)
-    is_done = np.zeros(len(work), np.bool_)
-    is_idle = np.ones(cores, np.bool_)
-    open_chains = [[(0, 0)] for _ in range(pools)]  # with the turn in which each came to be open
-    for pool in range(pools):
-        open_chains[pool].pop()
-    turn = 0
-    for chain in range(count):
-        state[chain] = WAITS
-        if _is_free(members[place[chain]], before_starts, before, is_done):
-            state[chain] = OPEN
-            heappush(open_chains[chain % pools], (turn, chain))
-            turn += 1
-    running = [(begins[0], 0, -1)]
-    for core in range(1, cores):
-        heappush(running, (begins[core], core, -1))
-    here = np.zeros(cores, np.bool_)
-    end = 0.0
-    while running:
-        now, core, unit = heappop(running)
-        here[core] = is_idle[core] = True
-        if unit >= 0:
-            end, is_done[unit] = now, True
-            chain = chain_of[unit]
-            place[chain] += 1
-            state[chain] = OVER if place[chain] == starts[chain + 1] else WAITS
-            if state[chain] == WAITS:
-                after_it = members[place[chain]]
-                if _is_free(after_it, before_starts, before, is_done):
-                    state[chain] = HELD
-                    is_idle[core] = False
-                    heappush(running, (now + work[after_it], core, after_it))
-            for edge in range(after_starts[unit], after_starts[unit + 1]):
-                other = chain_of[after[edge]]
-                if state[other] == WAITS and _is_free(
-                    members[place[other]], before_starts, before, is_done
-                ):
-                    state[other] = OPEN
-                    heappush(open_chains[other % pools], (turn, other))
-                    turn += 1
-        for other_core in range(cores):
-            pool = other_core * pools // cores
-            if here[other_core] and is_idle[other_core] and len(open_chains[pool]) > 0:
-                _, chain = heappop(open_chains[pool])
-                state[chain] = HELD
-                is_idle[other_core] = False
-                unit = members[place[chain]]
-                heappush(running, (now + signal_ns + work[unit], other_core, unit))
-    return end
-
-
 # --- strategies ---------------------------------------------------------------------------------
 
 
@@ -379,17 +150,17 @@ def order_taken(
     begins, signal_ns = _threads(cores, costs)
     order = np.full(len(shape.work_ns), -1, np.int64)
     if scheme.kind.kernel == "strata":
-        makespan_ns = _strata(
+        makespan_ns = replay_strata(
             shape.strata_starts, shape.by_stratum, shape.work_ns, begins,
             _barrier_ns(cores, costs), signal_ns, order,
         )  # fmt: skip
     elif scheme.kind.kernel == "depth":
-        makespan_ns = _depth(
+        makespan_ns = replay_depth(
             shape.by_stratum, shape.before_starts, shape.before, shape.work_ns, begins,
             signal_ns, order,
         )  # fmt: skip
     else:
-        makespan_ns = _ready(
+        makespan_ns = replay_ready(
             shape.before_starts, shape.after_starts, shape.after, shape.work_ns, begins, signal_ns,
             shape.goes_on, order,
         )  # fmt: skip
@@ -418,7 +189,7 @@ def _take_turns(batch: PlannedBatch, scheme: Scheme, costs: Thresholds) -> float
     operations, work_ns = batch.operations, batch.work_ns
     if scheme.by_units:
         work_ns = work_ns + costs.version_ns_per_operation * np.diff(operations.starts)
-    makespan_ns = _turns(
+    makespan_ns = replay_turns(
         operations.starts, operations.rows, operations.writes, batch.row_count, work_ns,
         *_threads(scheme.threads, costs), scheme.by_units,
     )  # fmt: skip
@@ -427,8 +198,20 @@ def _take_turns(batch: PlannedBatch, scheme: Scheme, costs: Thresholds) -> float
 
 def _count_partitions(batch: PlannedBatch, scheme: Scheme, costs: Thresholds) -> float:
     operations = batch.operations
-    makespan_ns = _partitions(
+    makespan_ns = replay_partitions(
         operations.starts, operations.rows, batch.work_ns, *_threads(scheme.threads, costs),
+    )  # fmt: skip
+    return float(makespan_ns)
+
+
+def _share(batch: PlannedBatch, scheme: Scheme, costs: Thresholds) -> float:
+    operations, cores = batch.operations, scheme.threads
+    # Two begin together, as they were measured; those after them are woken one by one.
+    begins = costs.share_start_ns + costs.thread_ns * np.maximum(0.0, np.arange(cores) - 1.0)
+    makespan_ns = replay_shares(
+        operations.starts, operations.rows, operations.writes, batch.row_count, batch.work_ns,
+        begins, costs.share_ns_per_operation, _barrier_ns(cores, costs),
+        0.0 if cores == 1 else costs.signal_ns,
     )  # fmt: skip
     return float(makespan_ns)
 
@@ -437,7 +220,7 @@ def _go_round(batch: PlannedBatch, scheme: Scheme, costs: Thresholds) -> float:
     tasks, graph = batch.plain_chains, batch.precedence
     pools = scheme.threads if scheme.pool == "nothing" else 1
     begins, signal_ns = _threads(scheme.threads, costs)
-    makespan_ns = _chains(
+    makespan_ns = replay_chains(
         tasks.starts, tasks.members, tasks.task_of, graph.before_starts, graph.before,
         graph.after_starts, graph.after, _versioned(batch, costs), begins, pools, signal_ns,
     )  # fmt: skip
@@ -447,6 +230,7 @@ def _go_round(batch: PlannedBatch, scheme: Scheme, costs: Thresholds) -> float:
 # By what a scheme's kernel needs, see parallel/scheme.py.
 _REPLAYS: dict[str, Callable[[PlannedBatch, Scheme, Thresholds], float]] = {
     "graph": _explore,
+    "shares": _share,
     "pools": _go_round,
     "locks": _take_turns,
     "turns": _take_turns,
@@ -457,11 +241,13 @@ _EXPLORED = [
     for name in EXPLORATIONS
     for grain in GRANULARITIES
 ]
-STRATEGIES = ("serial", *_EXPLORED, "tstream", "tstream-nothing", "lal", "lwm", "pat")
+STRATEGIES = ("serial", "shares", *_EXPLORED, "tstream", "tstream-nothing", "lal", "lwm", "pat")
 
 
 def _prelude_ns(batch: PlannedBatch, scheme: Scheme, costs: Thresholds) -> float:
     """What one thread does alone: the plan, and pauses for aborts."""
+    if scheme.kind.plans_itself:
+        return 0.0
     each = costs.unit_plan_ns_per_operation if scheme.by_units else costs.plan_ns_per_operation
     pauses = batch.aborts if scheme.by_units and not scheme.kind.is_whole else 0
     if scheme.kind.needs == "pools":  # TStream settles once, at the end

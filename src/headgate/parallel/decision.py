@@ -26,11 +26,13 @@ from typing import Any
 
 from headgate.errors import InputError
 from headgate.io import Disk, RealDisk, make_folders, read_file, replace_file
+from headgate.kernels.shares import SECTION_EVENTS
 from headgate.parallel.figures import Shape
 
 PROBE_BATCHES = 64
 CHANGE_MIN = 1.5
 CHANGED_BATCHES = 3
+TRIAL_BATCHES = 256
 VARIABLE = "HEADGATE_CALIBRATION"
 FILE_NAME = "calibration.json"
 FORMAT = 1
@@ -38,6 +40,9 @@ _ELSEWHERE = f"set {VARIABLE} to a file that can be written, and run `headgate c
 
 BALANCED_SKEW = 3.0  # the busiest row has at most this many times the mean: fixed shares are even
 LAZY_REDO_STEPS = 4.0  # units that an abort found late takes with it, as far as is known
+# On two real threads shares were seen at 0.8 to 0.9 of the serial loop, whatever the costs say: what
+# they need more of is lines of the cache that move from core to core.
+SHARES_THREADS_MIN = 4
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,9 @@ class Thresholds:
     start_ns: float = 300_000.0  # threads of one batch, started and joined
     barrier_ns: float = 15_000.0
     signal_ns: float = 60.0  # one edge of the graph, counted down
+    share_ns_per_operation: float = 12.0  # planned by all threads at once, and run along that
+    share_start_ns: float = 100_000.0  # the same with two threads, however small the batch
+    thread_ns: float = 5_000.0  # each further thread
     speedup_min: float = 1.15  # less than this is not worth the second core
     cost_ns_min: float = 2_000.0  # a transaction cheaper than this never pays for its signals
 
@@ -64,6 +72,7 @@ class Load:
     cost_ns: float | None  # of one transaction
     abort_ratio: float
     threads: int
+    shared_ns: float | None = None  # of one transaction by shares, as the last batches took
 
     @property
     def serial_ns(self) -> float:
@@ -99,6 +108,32 @@ def worth_planning(load: Load, costs: Thresholds) -> Decision | None:
             f"threads would take {best_ns / 1e6:.1f} ms",
         )
     return None
+
+
+def before_a_graph(load: Load, costs: Thresholds) -> Decision | None:
+    """What can be said without a graph: serial, shares where they pay; None: build it and look."""
+    serial = worth_planning(load, costs)
+    if serial is None or load.threads < SHARES_THREADS_MIN or load.cost_ns is None:
+        return serial
+    ns = shares_ns(load, costs)
+    if load.serial_ns < costs.speedup_min * ns:
+        return serial
+    why = (
+        f"{load.transactions} transactions of {load.cost_ns:.0f} ns, too cheap for a graph: "
+        f"{load.threads} threads that plan at once take {ns / 1e6:.1f} instead of "
+        f"{load.serial_ns / 1e6:.1f} ms"
+    )
+    return Decision("shares", why, ns, load.transactions)
+
+
+def shares_ns(load: Load, costs: Thresholds) -> float:
+    """What a batch takes by shares: more work in all, shared evenly; or more, where the last ones
+    did, for how much threads wait for each other shows only as they run."""
+    work_ns = load.serial_ns + costs.share_ns_per_operation * load.operations
+    meetings = 2 * -(-load.transactions // SECTION_EVENTS)
+    start_ns = costs.share_start_ns + costs.thread_ns * (load.threads - 2)
+    found_ns = start_ns + work_ns / load.threads + meetings * costs.barrier_ns
+    return max(found_ns, (load.shared_ns or 0.0) * load.transactions)
 
 
 def _serial(load: Load, why: str) -> Decision:
@@ -219,6 +254,29 @@ class Probing:
         slower, faster = self._pace_ns * CHANGE_MIN, self._pace_ns / CHANGE_MIN
         self._changed = 0 if faster <= pace_ns <= slower else self._changed + 1
         self.is_due = self._batches >= PROBE_BATCHES or self._changed >= CHANGED_BATCHES
+
+
+class Attempts:
+    """What the last batches by shares took; where that was too long, they are tried again after so
+    many others."""
+
+    def __init__(self) -> None:
+        self.pace_ns: float | None = None  # of a transaction
+        self._passed = 0
+
+    def ran(self, pace_ns: float) -> None:
+        self._passed = 0
+        self.pace_ns = pace_ns if self.pace_ns is None else (self.pace_ns + pace_ns) / 2
+
+    def failed(self) -> None:
+        """The batch had to be put back."""
+        self._passed, self.pace_ns = 0, math.inf
+
+    def passed(self) -> None:
+        """A batch ran one after another."""
+        self._passed += 1
+        if self._passed >= TRIAL_BATCHES:
+            self._passed, self.pace_ns = 0, None
 
 
 # --- costs in their file --------------------------------------------------------------------------

@@ -33,7 +33,7 @@ def needed(scheme: Scheme) -> tuple[str, ...]:
         return "serial.resolve", f"protocol.{kernel}"
     if scheme.by_units:
         return *UNIT_PLAN, f"units.{kernel}", "units.reasons"
-    return *PLAN, kernel
+    return (kernel,) if scheme.kind.plans_itself else (*PLAN, kernel)
 
 
 class Readiness:

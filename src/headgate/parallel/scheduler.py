@@ -19,21 +19,24 @@ import numpy as np
 from headgate.errors import InputError
 from headgate.execution.program import Program
 from headgate.execution.run import Run, Work
+from headgate.execution.shared import SharedBatch
 from headgate.io import Clock, RealClock
 from headgate.kernels import ticks
 from headgate.parallel.decision import (
+    Attempts,
     Decision,
     Load,
     Probing,
     Thresholds,
+    before_a_graph,
     load_thresholds,
-    worth_planning,
 )
 from headgate.parallel.figures import Figures, measure
 from headgate.parallel.precedence import Scratch
 from headgate.parallel.readiness import PLAN, UNIT_PLAN, Readiness
 from headgate.parallel.scheme import SERIAL, Scheme, make_scheme
 from headgate.parallel.sections import cut, nest, run_in_turn
+from headgate.parallel.sharing import Sharing
 from headgate.parallel.transactions import TransactionBatch
 from headgate.parallel.units import UnitBatch, UnitCrew
 from headgate.state.compiled import cache_folder
@@ -44,6 +47,11 @@ DECISIONS_KEPT = 100
 _PROBED = Decision("serial", "what a transaction costs is measured again")
 
 
+def _could_not(scheme: Scheme) -> Decision:
+    why = f"{scheme} could not finish the batch: a function raised, or too much was undone"
+    return Decision("serial", why)
+
+
 class Scheduler:
     """Runs the batches of a program with the effect of event order, on one thread or several."""
 
@@ -52,11 +60,13 @@ class Scheduler:
         self.clock = clock or RealClock()
         self.readiness = Readiness(program)
         self.probing = Probing()
+        self.attempts = Attempts()
         self.decisions: deque[Decision] = deque(maxlen=DECISIONS_KEPT)
         self.cost_ns: float | None = None  # of one transaction, measured on the last batches
         self.abort_ratio = 0.0  # of the last batches
         self.is_timed = False  # whether threads count what they spend their time on
         self.breakdown: dict[str, float] | None = None  # what those of the last batch counted
+        self.sharing = Sharing()
         self._scratch = Scratch()  # of batches run by units
         self._known: tuple[int, int, int | None] | None = None  # what was decided on last
         self._early: Decision | None = None  # and how
@@ -71,7 +81,7 @@ class Scheduler:
         """What is known of a batch before any graph."""
         return Load(
             len(run.order), run.operations_max(), self.cost_ns, self.abort_ratio,
-            min(threads, len(run.order)),
+            min(threads, len(run.order)), self.attempts.pace_ns,
         )  # fmt: skip
 
     # --- a batch ------------------------------------------------------------------------------
@@ -85,9 +95,7 @@ class Scheduler:
             self.note_pace(self.clock.monotonic() - began, len(run.order))
         else:
             self._run_serially(run)
-        if len(run.order) >= COST_SAMPLE_MIN:
-            aborted = np.count_nonzero(run.outcome) / len(run.order)
-            self.abort_ratio = 0.7 * self.abort_ratio + 0.3 * aborted
+        self.note_aborts(len(run.order), int(np.count_nonzero(run.outcome)))
 
     def _run_serially(self, run: Run) -> None:
         """Run the batch on this thread, and learn from it, unless it is too short for that."""
@@ -98,30 +106,47 @@ class Scheduler:
         run.all()
         self._learn(self.clock.busy() - began, len(run.order))
 
-    def is_plainly_serial(self, scheme: Scheme, count: int, operations: int) -> bool:
-        """Whether a batch runs on one thread, as far as that is known without a look at it."""
-        if self.is_timed or not (scheme.is_serial or scheme.is_chosen):
-            return False
-        if scheme.is_serial:
-            return True
+    def plain_scheme(self, scheme: Scheme, count: int, operations: int) -> Scheme | None:
+        """How a plain batch runs, as far as that is known without a look at it: one after another,
+        or by threads that plan it themselves. None: by a graph, which is built elsewhere."""
+        if self.is_timed:
+            return None
+        if scheme.is_serial or scheme.kind.plans_itself:
+            return self._ready_or_serial(scheme)
+        if not scheme.is_chosen:
+            return None
         if self.probing.is_due:
             self.decisions.append(_PROBED)
-            return True
+            return SERIAL
         threads, cost_ns = min(scheme.threads, count), self.cost_ns
         # Nothing is decided by a tenth of the cost, which changes a little with every batch.
         known = (count, threads, None if cost_ns is None else round(8 * math.log2(cost_ns + 1)))
-        if known != self._known:  # short batches come often, and what is decided is the same
-            load = Load(count, operations, cost_ns, self.abort_ratio, threads)
-            self._known, self._early = known, worth_planning(load, self.costs)
-        if self._early is not None:
-            self.decisions.append(self._early)
-        return self._early is not None
+        if known != self._known or self._early is None:  # what is decided is mostly the same
+            load = Load(
+                count, operations, cost_ns, self.abort_ratio, threads, self.attempts.pace_ns
+            )
+            self._known, self._early = known, before_a_graph(load, self.costs)
+        if self._early is None:
+            return None
+        self.decisions.append(self._early)
+        return self._ready_or_serial(make_scheme(self._early.scheme, threads))
+
+    def _ready_or_serial(self, scheme: Scheme) -> Scheme:
+        """The scheme itself, or serial where its kernel does not compile."""
+        refused = None if scheme.is_serial else self.readiness.decision(scheme)
+        if refused is not None:
+            self.decisions.append(refused)
+        return scheme if refused is None else SERIAL
 
     def note_serial(self, seconds: float, count: int, aborted: int) -> None:
         """Learn from a batch that ran on one thread elsewhere."""
         self.breakdown = None
         if count >= COST_SAMPLE_MIN:
             self._learn(seconds, count)
+        self.note_aborts(count, aborted)
+
+    def note_aborts(self, count: int, aborted: int) -> None:
+        if count >= COST_SAMPLE_MIN:
             self.abort_ratio = 0.7 * self.abort_ratio + 0.3 * aborted / count
 
     def _allowed(self, scheme: Scheme) -> Scheme:
@@ -143,7 +168,11 @@ class Scheduler:
         if self.program.compiled_count < len(self.program.signatures) or not len(run.order):
             return False
         if scheme.is_chosen:
-            early = worth_planning(self.load_of(run, scheme.threads), self.costs)
+            early = before_a_graph(self.load_of(run, scheme.threads), self.costs)
+            if early is not None and early.scheme != SERIAL.name:
+                self.decisions.append(early)
+                chosen = self._ready_or_serial(make_scheme(early.scheme, scheme.threads))
+                return not chosen.is_serial and self._run_shared(run, chosen)
             early = early or self.readiness.whole_given_up
             early = early or self.readiness.serial("the graph of transactions", *PLAN)
         else:
@@ -151,11 +180,39 @@ class Scheduler:
         if early is not None:
             self.decisions.append(early)
             return False
+        if scheme.kind.plans_itself:
+            return self._run_shared(run, scheme)
         sections = cut(run)
         if len(sections) == 1:
             return self._run_section(run, scheme)
         run_in_turn(run, sections, lambda section: self._run_section(section, scheme))
         return True
+
+    def _run_shared(self, run: Run, scheme: Scheme) -> bool:
+        """Let all threads plan and run the batch at once; False when it was put back."""
+        done = self.share(run.shared(), scheme)
+        if done:
+            run.outcome[:] = run.reason != 0
+        return done
+
+    def share(self, batch: SharedBatch, scheme: Scheme) -> bool:
+        """Let all threads plan and run a batch at once; False when it was put back."""
+        began, threads = self.clock.monotonic(), min(scheme.threads, batch.count)
+        if not self.sharing.has_room(batch, threads):
+            self.attempts.failed()
+            why = f"{scheme} would need too much room: its events name too many rows"
+            self.decisions.append(Decision("serial", why))
+            return False
+        kernel = self.readiness.transaction_kernels[scheme.kind.kernel]
+        done = self.sharing.run(kernel, batch, threads, self.is_timed)
+        self.breakdown = None
+        self._note_breakdown(self.sharing.times, began, began)
+        if done:
+            self.attempts.ran((self.clock.monotonic() - began) / batch.count * 1e9)
+        else:
+            self.attempts.failed()
+            self.decisions.append(_could_not(scheme))
+        return done
 
     def _run_section(self, run: Run, scheme: Scheme) -> bool:
         """The same for a batch, or a section of one, that is planned as a whole."""
@@ -164,8 +221,7 @@ class Scheduler:
         batch = TransactionBatch(self, run, scheme)
         done = self._run_units(batch, scheme) if scheme.by_units else self._run_transactions(batch)
         if not done:
-            why = f"{scheme} could not finish the batch: a function raised, or too much was undone"
-            self.decisions.append(Decision("serial", why))
+            self.decisions.append(_could_not(scheme))
         return done
 
     def _run_decided(self, run: Run, scheme: Scheme) -> bool:
@@ -256,6 +312,7 @@ class Scheduler:
     def _learn(self, seconds: float, transactions: int) -> None:
         """Remember what a transaction costs one after another, the last batches counting most."""
         self.probing.learnt()
+        self.attempts.passed()
         cost_ns = seconds / transactions * 1e9
         before = self.cost_ns if self.cost_ns is not None else cost_ns
         self.cost_ns = 0.7 * before + 0.3 * cost_ns

@@ -33,12 +33,14 @@ class Kind:
     what: str
     way: str
     kernel: str = ""
-    needs: str = "nothing"  # of its kernel: "graph", "locks", "partitions", "turns" or "pools"
+    needs: str = "nothing"  # of its kernel: "graph", "shares", "locks", "partitions", "turns"
+    # or "pools"
     dimensions: tuple[str, ...] = ()  # of a Scheme, that a user may name
     is_compared: bool = False  # kept to be measured beside the others, never chosen by the model
     is_whole: bool = False  # over versions, and yet a unit is a whole transaction
     is_isolated: bool = True
     is_queued: bool = False  # its kernel takes tasks from a queue of those that are ready
+    plans_itself: bool = False  # its kernel takes a batch as it is: no graph, no sections
     on_copies: bool = False  # its steps change copies of rows, which it installs at the end
 
 
@@ -61,6 +63,10 @@ KINDS = {
     for kind in (
         Kind("auto", "what the decision model chooses for each batch (the default)", CHOSEN),
         Kind("serial", "one thread, event after event; no graph", ONE_BY_ONE),
+        Kind(
+            "shares", "all threads plan at once, each its share of the events and of the rows, and "
+            "take blocks of events in order", TRANSACTIONS, "shares", "shares", plans_itself=True,
+        ),
         _explored("strata", "the graph breadth first: stratum after stratum with a barrier"),
         _explored(
             "depth", "the graph depth first: each thread its share, waiting for its own "

@@ -33,7 +33,7 @@ log = logging.getLogger("headgate")
 GENERATED = "headgate_generated_"  # modules of generated kernels, followed by their fingerprint
 _PACKAGE = "headgate."
 _BYTE, _I32, _I64 = llvm.IntType(8).as_pointer(), llvm.IntType(32), llvm.IntType(64)
-_READ, _SECOND_LEVEL, _DATA = _I32(0), _I32(2), _I32(1)
+_READ, _WRITE, _SECOND_LEVEL, _DATA = _I32(0), _I32(1), _I32(2), _I32(1)
 _ROOT = Path(__file__).resolve().parents[1]
 _IMPORT = re.compile(r"^ *from (headgate[\w.]*) import (\([^)]*\)|[^\n]*)", re.MULTILINE)
 
@@ -196,23 +196,28 @@ dispatcher.Dispatcher.get_call_template = _get_call_template
 # --- memory asked for before it is needed ---------------------------------------------------------
 
 
-@intrinsic
-def prefetch(typing_context: Any, address: Any) -> Any:
-    """Ask for the cache line of an address, so that waits for memory overlap.
+def _asking(access: Any) -> Any:
+    """An intrinsic that asks for the cache line of an address, to read it or to write it."""
 
-    Only a hint: any address may be given, and nothing depends on it.
-    """
+    @intrinsic
+    def ask(typing_context: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            form = llvm.FunctionType(llvm.VoidType(), [_BYTE, _I32, _I32, _I32])
+            function = cgutils.get_or_insert_function(builder.module, form, "llvm.prefetch.p0")
+            # That cache waits for more lines at once than the first: over millions of rows a
+            # transfer takes about a tenth less, over few some hundredths more.
+            hints = access, _SECOND_LEVEL, _DATA
+            builder.call(function, [builder.inttoptr(args[0], _BYTE), *hints])
+            return context.get_dummy_value()
 
-    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        form = llvm.FunctionType(llvm.VoidType(), [_BYTE, _I32, _I32, _I32])
-        function = cgutils.get_or_insert_function(builder.module, form, "llvm.prefetch.p0")
-        # That cache waits for more lines at once than the first: over millions of rows a transfer
-        # takes about a tenth less, over few some hundredths more.
-        hints = _READ, _SECOND_LEVEL, _DATA
-        builder.call(function, [builder.inttoptr(args[0], _BYTE), *hints])
-        return context.get_dummy_value()
+        return types.void(types.int64), generate
 
-    return types.void(types.int64), generate
+    return ask
+
+
+# So that waits for memory overlap. Only a hint: any address may be given, nothing depends on it.
+prefetch = _asking(_READ)
+prefetch_to_write = _asking(_WRITE)  # takes the line from other cores at once
 
 
 # --- hashes of keys -------------------------------------------------------------------------------

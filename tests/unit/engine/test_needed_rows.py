@@ -36,7 +36,7 @@ def _give_all(event, targets=purses.each("targets", create=True), all_of=purses.
 GIVEN = "src bigint, dst bigint, seen array<bigint>, coins bigint"
 ALL = "targets array<bigint>, seen array<bigint>, coins bigint"
 SCHEMES = (
-    "serial", "strata", "depth", "ready", "lal", "pat", "ready-operation-eager",
+    "serial", "shares", "strata", "depth", "ready", "lal", "pat", "ready-operation-eager",
     "strata-operation-lazy", "depth-chain-eager", "tstream", "lwm", "lock", "timestamp",
 )  # fmt: skip
 MISSING = "missing key: purses"

@@ -41,7 +41,9 @@ def test_the_keys_are_alike() -> None:
     assert len({value & 0xFFFFF for value in found}) == 1
 
 
-@pytest.mark.parametrize("scheme", ["serial", "strata", "ready-operation-eager", "timestamp"])
+@pytest.mark.parametrize(
+    "scheme", ["serial", "shares", "strata", "ready-operation-eager", "timestamp"]
+)
 def test_entries_that_look_alike_are_told_apart(scheme: str) -> None:
     there, absent = alike(9)[:6], alike(9)[6:]
     rows = [{"id": key, "n": place} for place, key in enumerate(there)]

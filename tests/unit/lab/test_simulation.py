@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import InputError
+from headgate.kernels.shares import RUN_EVENTS
 from headgate.lab.curves import speedups
 from headgate.lab.simulation import (
     STRATEGIES,
@@ -25,7 +26,8 @@ from tests.unit.parallel.units import Unit, linked
 
 FREE = Thresholds(
     plan_ns_per_operation=0, unit_plan_ns_per_operation=0, version_ns_per_operation=0,
-    abort_ns=0, start_ns=0, barrier_ns=0, signal_ns=0,
+    abort_ns=0, start_ns=0, barrier_ns=0, signal_ns=0, share_ns_per_operation=0, share_start_ns=0,
+    thread_ns=0,
 )  # fmt: skip
 BY_UNITS = [name for name in STRATEGIES if name.endswith(("operation", "chain")) or "tst" in name]
 ROWS = 5
@@ -129,9 +131,35 @@ def test_six_on_one_row_cannot_be_shared(strategy: str) -> None:
     assert simulate(planned(ONE_ROW, 1), strategy, 4, FREE) == 600
 
 
-@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "serial"])
+UNCUT = ("serial", "shares")  # nothing, or blocks of more than six
+
+
+@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name not in UNCUT])
 def test_six_apart_take_two_rounds_on_three_cores(strategy: str) -> None:
     assert simulate(planned(APART, 6), strategy, 3, FREE) == 200
+
+
+def test_shares_take_blocks_as_they_come_and_wait_for_those_that_wrote_their_rows() -> None:
+    apart = planned([[(row, [])] for row in range(3 * RUN_EVENTS)], 3 * RUN_EVENTS)
+    block_ns = 100 * RUN_EVENTS
+    assert simulate(apart, "shares", 2, FREE) == 2 * block_ns
+    assert simulate(apart, "shares", 3, FREE) == block_ns
+    alike = planned([[(row % RUN_EVENTS, [])] for row in range(2 * RUN_EVENTS)], RUN_EVENTS)
+    assert simulate(alike, "shares", 2, FREE) == 2 * block_ns  # each waits for the whole block
+
+
+def test_shares_meet_twice_in_a_section_and_plan_together() -> None:
+    apart = planned([[(row, [])] for row in range(2 * RUN_EVENTS)], 2 * RUN_EVENTS)
+    block_ns = 100 * RUN_EVENTS
+    met = replace(FREE, barrier_ns=7)
+    assert simulate(apart, "shares", 2, met) == block_ns + 14
+    assert simulate(apart, "shares", 1, met) == 2 * block_ns
+    late = replace(FREE, share_start_ns=1000, thread_ns=50)
+    assert simulate(apart, "shares", 2, late) == block_ns + 1000
+    assert simulate(apart, "shares", 4, late) == block_ns + 1100
+    dear = replace(FREE, share_ns_per_operation=10)
+    least_ns = block_ns + 10 * 2 * RUN_EVENTS / 2
+    assert least_ns <= simulate(apart, "shares", 2, dear) < 2 * block_ns
 
 
 def test_whole_transfers_wait_for_each_other_and_their_operations_do_not() -> None:

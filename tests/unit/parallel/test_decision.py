@@ -7,6 +7,7 @@ from dataclasses import replace
 from headgate.parallel.decision import (
     Load,
     Thresholds,
+    before_a_graph,
     choose_transactions,
     choose_units,
     is_wide,
@@ -69,3 +70,32 @@ def test_aborts_wait_where_operations_are_cheap() -> None:
     dear = replace(LOAD, cost_ns=400_000.0, abort_ratio=0.4)
     assert choose_units(cheap, fine, fine, 0, 3.0, COSTS).scheme.endswith("-lazy")
     assert choose_units(dear, fine, fine, 0, 3.0, COSTS).scheme.endswith("-eager")
+
+
+CHEAP = Load(102_400, 204_800, cost_ns=30.0, abort_ratio=0.0, threads=16)
+
+
+def test_cheap_transactions_are_shared_where_there_are_enough_and_cores_for_them() -> None:
+    found = before_a_graph(CHEAP, COSTS)
+    assert found is not None
+    assert found.scheme == "shares"
+    assert "16 threads that plan at once" in found.why
+    for fewer in (
+        replace(CHEAP, threads=1),
+        replace(CHEAP, transactions=100, operations=200),
+        replace(CHEAP, cost_ns=None),
+    ):
+        found = before_a_graph(fewer, COSTS)
+        assert found is not None
+        assert found.scheme == "serial"
+
+
+def test_shares_are_not_chosen_where_they_were_seen_to_take_longer() -> None:
+    for seen_ns, wanted in ((10.0, "shares"), (29.0, "serial")):
+        found = before_a_graph(replace(CHEAP, shared_ns=seen_ns), COSTS)
+        assert found is not None
+        assert found.scheme == wanted
+
+
+def test_dear_transactions_are_left_to_the_graph() -> None:
+    assert before_a_graph(LOAD, COSTS) is None
