@@ -383,7 +383,7 @@ class Guard:
         """Refuse to go on when the engine is stopped, or belongs to another process."""
         self.check_process()
         if self.reason is not None:
-            raise StoreError(f"the engine is stopped: {self.reason}; open it again")
+            raise StoreError(f"the engine is stopped: {_advised(self.reason)}")
 
     @property
     def is_of_parent(self) -> bool:
@@ -404,7 +404,7 @@ class Guard:
         if self.reason is None:
             self.reason = reason
             if not is_wanted:
-                ENGINE_LOG.error("the engine is stopped: %s; open it again", reason)
+                ENGINE_LOG.error("the engine is stopped: %s", _advised(reason))
         self.hide()
 
     def _show(self, epoch: int) -> None:
@@ -427,6 +427,11 @@ class Guard:
             self.stop(f"epoch {epoch} did not become durable ({describe(error)})")
             raise
         self.publish(epoch)
+
+
+def _advised(reason: str) -> str:
+    """Why, and what to do: what is damaged says so itself, and to open it again would not help."""
+    return reason if "restore the store" in reason else f"{reason}; open it again"
 
 
 _guards: weakref.WeakSet[Guard] = weakref.WeakSet()

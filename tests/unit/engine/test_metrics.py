@@ -208,6 +208,22 @@ def test_an_engine_logs_its_life(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     ]
 
 
+def test_a_damaged_store_is_not_said_to_be_worth_another_try(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with open_bank(tmp_path / "bank") as engine:
+        engine.run(pay, [event("a", 1)])
+    (log,) = sorted((tmp_path / "bank" / "log").iterdir())[:1]
+    content = bytearray(log.read_bytes())
+    content[150] ^= 1
+    log.write_bytes(content)
+    with pytest.raises(hg.DamageError):
+        open_bank(tmp_path / "bank")
+    told = [record.message for record in caplog.records if record.levelname == "ERROR"]
+    assert len(told) == 1
+    assert "restore the store from a backup" in told[0] and "again" not in told[0]
+
+
 def test_the_warning_gives_a_reason_of_what_it_warns_of(caplog: pytest.LogCaptureFixture) -> None:
     """Aborts are common and no cause for a warning: theirs is not the reason it names."""
     stock = hg.Table("stock", "id bigint, n bigint", key="id")
