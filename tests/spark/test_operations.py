@@ -57,6 +57,8 @@ def test_carried_columns_are_in_every_result_and_unrouted_events_in_a_stream_of_
     assert stream("transfer") == [("a", "t", None), ("b", "t", "insufficient funds")]
     assert stream("deposit") == [(None, "d", None), ("d", "d", "null key: dst")]
     assert stream("unrouted") == [("c", "x", "unknown route: x")]
+    every = spark.read.format("headgate").option("stream", "*").load(str(tmp_path / "bank"))
+    assert {row.event_id for row in every.collect()} == {None, "a", "b", "c", "d"}
 
 
 def test_a_sink_runs_the_tail_of_an_available_now_query_once(
