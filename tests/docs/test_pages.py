@@ -11,6 +11,7 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from typer.main import get_command
 
 import headgate
 from headgate.cli.commands import app
+from headgate.engine.metrics import Metrics, StreamMetrics, Times
 from tests.docs.blocks import Block, blocks_of
 from tests.docs.pages import PAGES, ROOT, name_of
 
@@ -140,3 +142,10 @@ def sections_without_command(text: str) -> list[str]:
 def test_every_figure_names_the_command_that_makes_it() -> None:
     assert sections_without_command((ROOT / "docs" / "figures.md").read_text()) == []
     assert sections_without_command("# F\n## Speed\nIt is fast.\n") == ["Speed"]
+
+
+@pytest.mark.parametrize("kind", [Metrics, StreamMetrics, Times])
+def test_every_attribute_of_the_metrics_is_named_where_operations_are_told(kind: type) -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    names = [one.name for one in fields(kind) if one.name != "buckets"]  # these are Prometheus'
+    assert [name for name in names if f"`{name}`" not in page] == []

@@ -67,6 +67,20 @@ def test_events_run_in_order_and_an_abort_leaves_nothing() -> None:
     assert oracle.table("box") == [{"id": 1, "n": 2, "due": decimal.Decimal("0.00")}]
 
 
+@pytest.mark.parametrize("order_by", ["ts, n", "ts,`n`", ["ts", "n"], ("ts", "`n`")])
+def test_the_oracle_takes_order_columns_in_the_forms_of_the_engine(order_by: Any) -> None:
+    oracle, events = filled(), [event(1, 4), event(1, 2), event(0, 1)]
+    with hg.open(None, tables=[box], transactions=[take]) as engine:
+        engine.load(box, [{"id": 1, "n": 10, "due": decimal.Decimal(0)}])
+        expected = oracle.run(take, events, order_by=order_by)
+        assert [row["n"] for row in expected] == [1, 2, 4]
+        found = engine.run(take, events, order_by=order_by)
+        assert results_difference(found, expected) is None
+        for one in (engine, oracle):
+            with pytest.raises(hg.InputError, match="no event column 'm'; the columns are: ts"):
+                one.run(take, events, order_by="ts, m")
+
+
 def test_malformed_events_come_last_in_the_order_they_arrived() -> None:
     oracle = filled()
     events = [

@@ -114,11 +114,18 @@ def _is_reason(line: str) -> bool:
 # --- what the code alone shows --------------------------------------------------------------------
 
 _ASYNC = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+_F_STRING = (
+    "an f-string makes a text, which has no compiled form; write a constant text, and hand values "
+    "on through hg.output(...)"
+)
 _STEPS = {
     "UNPACK_EX": "a name with a star takes what is left over; take the values one by one",
     "IMPORT_NAME": "an import inside the function; write it at the top of the module",
     "DELETE_ATTR": "del of a column; set it to another value, or remove the row: hg.delete(row)",
     "DICT_MERGE": "keywords from a dict; write them out",
+    "FORMAT_VALUE": _F_STRING,
+    "FORMAT_SIMPLE": _F_STRING,  # these are their names since Python 3.13
+    "FORMAT_WITH_SPEC": _F_STRING,
     "LIST_EXTEND": "a list made of the items of another; write a loop",
 }
 

@@ -342,6 +342,10 @@ class Batches:
         """What became of a micro-batch of a query."""
         return self.origins.applied(query, batch)
 
+    def held(self, inlet: str) -> int:
+        """How many events an inlet holds back now."""
+        return self.streams.held().get(inlet, 0)
+
     def who_holds(self) -> str:
         """Who holds events, and how to have them run."""
         return self.streams.who_holds()

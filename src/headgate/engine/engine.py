@@ -196,7 +196,8 @@ class Engine:
         try:
             return self._said[said]
         except (KeyError, TypeError):  # a list or a dict is no key
-            return self._stream_said(said, options)
+            pass  # and what is wrong with the options is told without this beside it
+        return self._stream_said(said, options)
 
     def _stream_said(self, said: tuple[Any, ...], options: Options) -> EngineStream:
         """The stream of what was said, which may hold a list or a dict, or be new."""

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+from headgate.errors import not_among
 from headgate.execution.run import LATE, OUTCOMES, REJECTED
 from headgate.io import RealDisk, replace_file
 
@@ -32,7 +33,8 @@ REASONS_MAX = 100  # further reasons of a stream are counted together
 OTHER_REASONS = "other reasons"
 SHARE_WARNED = 0.01  # of the last events of a stream late or rejected
 SHARE_EVENTS = 10_000
-SHARE_LEAST = 10  # so few may be an accident
+SHARE_EVENTS_LEAST = 100  # a share of fewer says little
+SHARE_LEAST = 10  # fewer bad ones than this may be an accident
 
 _PER_OCTAVE = 4
 _FIRST_SECONDS = 1e-6
@@ -48,6 +50,12 @@ class _AsMapping(Mapping[str, Any]):
         if name not in self:
             raise KeyError(name)
         return getattr(self, name)
+
+    if not TYPE_CHECKING:  # a type checker finds an unknown name itself, unless it sees this
+
+        def __getattr__(self, name: str) -> Any:
+            among = not_among(name, self, "attributes")
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}; {among}")
 
     def __contains__(self, name: object) -> bool:
         return any(one.name == name for one in fields(self))  # type: ignore[arg-type]
@@ -268,7 +276,9 @@ class Meter:
         total, bad = self._shares[0], self._shares[1] + self._shares[2]
         if self._is_warned:
             self._is_warned = bad > total * SHARE_WARNED / 2
-        elif bad >= SHARE_LEAST and bad > total * SHARE_WARNED:
+        elif total < SHARE_EVENTS_LEAST or bad < SHARE_LEAST:
+            return
+        elif bad > total * SHARE_WARNED:
             self._is_warned = True
             self._warn(total, bad)
 

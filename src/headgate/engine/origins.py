@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -78,8 +78,8 @@ class Origins:
                 "query %s comes with batch %d, and the last of it that this store has is batch %d "
                 "(epoch %d): unless those between had no events, this store is an older copy than "
                 "the checkpoint, and their events are missing. To have Spark send them again, stop "
-                "the query and remove the files with numbers above %d from the folders offsets and "
-                "commits of its checkpoint.",
+                "the query and remove the files with numbers above %d, those that end in .compact "
+                "or .crc too, from the folders offsets, commits and sources/* of its checkpoint.",
                 query, batch, last, epoch, last,
             )  # fmt: skip
 
@@ -170,6 +170,8 @@ class Way(Protocol):
 
     def applied(self, query: str, batch: int) -> tuple[Applied, ...]: ...
 
+    def held(self, inlet: str) -> int: ...
+
     def who_holds(self) -> str: ...
 
 
@@ -196,9 +198,14 @@ class Feed:
         return self._way.apply(self._terms, events, origin, caller)
 
     def progress(self) -> Applied | None:
-        """What became of the micro-batch that came last; None of one that had no events."""
+        """What became of the micro-batch that came last; None of one that had no events.
+
+        What is held back is so now: a flush may have run it since the batch came.
+        """
         found = () if self._last is None else self._way.applied(*self._last)
-        return found[-1] if found else None
+        if not found:
+            return None
+        return replace(found[-1], held=self._way.held(self._terms.inlet_name(self._last)))
 
     def flush(self, query: str | None = None) -> pa.Table:
         """Run what is held back of this sink's events, of all its queries or of one."""

@@ -63,7 +63,7 @@ class Sink:
 
     @property
     def progress(self) -> Applied | None:
-        """What became of the last micro-batch: its epoch, its outcomes, what is held back."""
+        """What became of the last micro-batch: epoch and outcomes; and what is held back now."""
         return self._feed.progress()
 
     def flush(self, query: StreamingQuery | str | None = None) -> pa.Table:

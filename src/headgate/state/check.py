@@ -24,7 +24,7 @@ _TOKEN = re.compile(
     |(?P<text>'(?:[^']|'')*')
     |`(?P<quoted>[^`]+)`
     |(?P<word>[^\W\d]\w*)
-    |(?P<sign><=|>=|<>|!=|==|[-+*/()<>=,])
+    |(?P<sign><=|>=|<>|!=|==|=(?![<>])|[-+*/()<>,])
     )""",
     re.VERBOSE,
 )
@@ -38,6 +38,8 @@ _HINTS = {
     "&&": "write AND",
     "||": "write OR",
     '"': "write a text in single quotes, a column without quotes or in backticks: `order`",
+    "=>": "write >=",
+    "=<": "write <=",
     "%": "there is no remainder in a check; compute it in the transaction",
 }
 _KEYWORDS = {"and", "or", "not", "between", "in", "is", "null", "true", "false"}

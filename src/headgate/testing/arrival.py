@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from headgate.errors import InputError, not_among
+from headgate.state.schema import split_list
 from headgate.state.table import Access
 from headgate.state.types import Column, ColumnType
 from headgate.testing.records import Record
@@ -91,14 +93,26 @@ def make_rules(
 ) -> Rules:
     """The rules that the options of a `run` amount to."""
     routes = transaction if isinstance(transaction, Mapping) else {None: transaction}
-    names = [order_by] if isinstance(order_by, str) else list(order_by or ())
     schemas = [found.event for found in routes.values()]
-    columns = tuple(next(s[column] for s in schemas if column in s) for column in names)
+    declared = {column.name: column for schema in reversed(schemas) for column in schema}
+    columns = tuple(_order_column(name, declared) for name in _names(order_by))
     delay_us = None if watermark is None else _microseconds(watermark)
     label = name or "run " + ", ".join(dict.fromkeys(found.name for found in routes.values()))
-    words = carry.split(",") if isinstance(carry, str) else carry or ()
-    carried = tuple(word.strip() for word in words)
+    carried = tuple(_names(carry))
     return Rules(routes, route_by, columns, delay_us, late, label, carry=carried)
+
+
+def _names(words: str | Sequence[str] | None) -> list[str]:
+    """Columns as an option names them: in a list, or in one text with commas."""
+    parts = split_list(words) if isinstance(words, str) else words or ()
+    return [part.strip().strip("`") for part in parts]
+
+
+def _order_column(name: str, declared: Mapping[str, Column]) -> Column:
+    if name not in declared:
+        among = not_among(name, declared, "columns")
+        raise InputError(f"order_by: no event column {name!r}; {among}")
+    return declared[name]
 
 
 def _microseconds(duration: str) -> int:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import datetime as dt
 import json
 import logging
+import pickle
 import random
 from pathlib import Path
 from typing import Any
@@ -188,6 +190,36 @@ def test_few_bad_events_are_no_reason_to_warn(caplog: pytest.LogCaptureFixture) 
     for _ in range(9):
         Meter("t").note_batch(batch([2], ["null key: id"]), None)
     assert not caplog.messages
+
+
+def test_a_share_is_told_of_a_hundred_events_or_more(caplog: pytest.LogCaptureFixture) -> None:
+    meter = Meter("s")
+    meter.note_batch(batch([0] * 79 + [2] * 20, [None] * 79 + ["null key: id"] * 20), None)
+    assert not caplog.messages
+    meter.note_batch(batch([0], [None]), None)
+    [told] = caplog.messages
+    assert "20.0 % of the last 100 events" in told
+
+
+@pytest.mark.parametrize(
+    ("which", "name", "words"),
+    [
+        ("metrics", "stream", "'stream'; the attributes are: epoch, .*; did you mean 'streams'"),
+        ("stream", "lagseconds", "'lagseconds'; the attributes are: .*did you mean 'lag_seconds'"),
+        ("times", "p90", "'p90'; the attributes are: count, seconds, p50, .*; did you mean 'p9"),
+    ],
+)
+def test_an_unknown_attribute_is_told_with_those_there_are(
+    which: str, name: str, words: str
+) -> None:
+    with open_bank() as engine:
+        engine.run(pay, [event("a", 1)])
+        found = engine.metrics()
+        stream = found.streams["pay"]
+        one = {"metrics": found, "stream": stream, "times": stream.steps["sync"]}[which]
+        with pytest.raises(AttributeError, match=words):
+            getattr(one, name)
+        assert copy.copy(one).as_dict() == pickle.loads(pickle.dumps(one)).as_dict()
 
 
 def test_an_engine_logs_its_life(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -172,12 +173,32 @@ def test_a_query_that_goes_on_over_an_older_copy_is_warned_of(
         feed.apply(pa.Table.from_pylist([event("a", 9)]), ("query", 4))
         feed.apply(pa.Table.from_pylist([event("a", 10)]), ("query", 5))
     [told] = [message for message in caplog.messages if "batch" in message]
-    assert "batch 4" in told and "batch 1 (epoch 3)" in told and "offsets" in told
+    assert "batch 4" in told and "batch 1 (epoch 3)" in told
+    assert "above 1," in told and "the folders offsets, commits and sources/* of its" in told
     caplog.clear()
     with open_bank(tmp_path / "bank") as engine:  # the copy that it belongs to
         feed = engine.stream(pay, order_by="ts").feed()
         feed.apply(pa.Table.from_pylist([event("a", 9)]), ("query", 4))
     assert not caplog.messages
+
+
+@pytest.mark.parametrize("name", [None, "till"])
+def test_the_progress_of_a_feed_says_what_is_held_now(name: str | None) -> None:
+    engine = open_bank()
+    feed = engine.stream(pay, order_by="ts", watermark="10 seconds", name=name).feed()
+    feed.apply(rows("a", "b"), ("query", 0))
+    before = feed.progress()
+    assert before is not None and before.held == 2 and "2 held" in repr(before)
+    feed.flush()
+    after = feed.progress()
+    assert after == replace(before, held=0) and "held" not in repr(after)
+
+
+def test_what_is_wrong_with_a_routed_stream_is_told_alone() -> None:
+    engine = open_bank()
+    with pytest.raises(hg.InputError, match="late is 'reject' or 'append'") as refused:
+        engine.stream({"pay": pay}, route_by="kind", late="drop")
+    assert refused.value.__context__ is None
 
 
 def test_held_events_are_not_run_by_another_stream_of_the_same_name() -> None:

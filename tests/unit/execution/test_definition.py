@@ -294,6 +294,17 @@ def starred(event, row=accounts.at("id")):
     row.n = first
 
 
+@refused("an f-string makes a text, which has no compiled form; write a constant text")
+def formatted_reason(event, row=accounts.at("id")):
+    if row.n < event.a:
+        return hg.abort(f"only {row.n} left")  # here
+
+
+@refused("an f-string makes a text, which has no compiled form; write a constant text")
+def formatted_number(event, row=accounts.at("id")):
+    row.name = f"{event.x:.2f}"  # here
+
+
 @refused("a generator has no compiled form; write a loop")
 def generator_expression(event, row=accounts.at("id")):
     row.open = any(n > 3 for n in (event.a, row.n))  # here

@@ -145,6 +145,8 @@ BAD = {
     "not n": "this is a number, and a condition is needed",
     "ok and x": "this is a number, and a condition is needed",
     "n > 0 && ok": "cannot read this (write AND)",
+    "n => 0": "cannot read this (write >=)",
+    "n =< 0": "cannot read this (write <=)",
     "day > date '2024-02-30'": "'2024-02-30' is not a date",
     "": "expected a column, a literal or a bracket",
 }
