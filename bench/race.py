@@ -222,6 +222,8 @@ class Race:
         )
         known = {id(decision) for decision in before}
         made = [decision for decision in engine.decisions() if id(decision) not in known]
+        if not made and one.scheme == MODEL:
+            made = engine.decisions()[-1:]  # as for the batch before
         timing = {"seconds": seconds, **{f"{part}_s": spent for part, spent in parts.items()}}
         timing |= counted(engine) if is_counted else {f"{part}_s": None for part in COUNTED}
         timing["decision"] = " + ".join(dict.fromkeys(decision.scheme for decision in made))

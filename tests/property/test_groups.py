@@ -48,7 +48,7 @@ def nested(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         work(self, run)
 
     monkeypatch.setattr(sections, "GAIN_MIN", 0.0)
-    monkeypatch.setattr(scheduler, "worth_planning", lambda load, costs: None)
+    monkeypatch.setattr(scheduler, "before_a_graph", lambda load, costs: None)
     monkeypatch.setattr(sections.Nested, "work", noted)
     return found
 

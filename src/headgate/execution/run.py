@@ -101,14 +101,15 @@ class Run:
         """What the kernels of the program take."""
         return Frame.fill(self.program.compiled_kernel.layout, self.arrays)
 
-    @cached_property
+    @property
     def _loop_frame(self) -> Frame:
-        """The same for the serial loop, which keeps the slots of one block of events at a time.
+        """The same for the serial loop."""
+        return self._own_frame if self.is_part else self.frame
 
-        Of a part it has slots of its own: those of the batch are in use by the other part.
-        """
-        if not self.is_part:
-            return self.frame
+    @cached_property
+    def _own_frame(self) -> Frame:
+        """The same for the serial loop over a part, with slots of its own: the loop keeps those of
+        one block of events at a time, and those of the batch are in use by the other part."""
         works = self.works[: self.program.compiled_count]
         accesses = [access for work in works for access in work.signature.accesses]
         own = {

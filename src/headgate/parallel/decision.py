@@ -40,8 +40,8 @@ _ELSEWHERE = f"set {VARIABLE} to a file that can be written, and run `headgate c
 
 BALANCED_SKEW = 3.0  # the busiest row has at most this many times the mean: fixed shares are even
 LAZY_REDO_STEPS = 4.0  # units that an abort found late takes with it, as far as is known
-# On two real threads shares were seen at 0.8 to 0.9 of the serial loop, whatever the costs say: what
-# they need more of is lines of the cache that move from core to core.
+# On two real threads shares were seen at 0.8 to 0.9 of the serial loop, whatever the costs say:
+# what they need more of is lines of the cache that move from core to core.
 SHARES_THREADS_MIN = 4
 
 
