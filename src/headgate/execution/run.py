@@ -104,7 +104,8 @@ class Run:
     @property
     def _loop_frame(self) -> Frame:
         """The same for the serial loop."""
-        return self._own_frame if self.is_part else self.frame
+        shares_slots = self.is_part and self.whole is not None
+        return self._own_frame if shares_slots else self.frame
 
     @cached_property
     def _own_frame(self) -> Frame:
