@@ -269,6 +269,8 @@ def main(quick: bool) -> None:
     folder = Path(tempfile.mkdtemp(prefix="headgate-bench-"))
     table = Table("what", "ns per event", "ratio", "bar", title="Transfers, 100,000 accounts")
     try:
+        with console.status("memory of 10 million rows"):
+            resident, peak = measure_memory()  # first: a process begins with the peak of its parent
         with console.status("bare loop, in memory, durable: batches in turn"):
             bars = {2: "0.5", 3: "0.1 ms", 4: "0.5", 7: "at most 1"}
             for place, row in enumerate(compare_engines(folder, 30 if quick else 120)):
@@ -288,8 +290,6 @@ def main(quick: bool) -> None:
             for one in compare_growth(quick):
                 table.add_row(f"{one.what} / {one.to}", f"{one.value:.1f}", f"{one.ratio:.2f}",
                               one.verdict)  # fmt: skip
-        with console.status("memory of 10 million rows"):
-            resident, peak = measure_memory()
         console.print(table)
         console.print(
             f"10 million rows of (bigint, double): {resident / 2**20:.0f} MiB resident, "
