@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headgate.io.clock import Clock, RealClock, give_way
-from headgate.io.disk import (
+from headgate.io.files import (
+    Clock,
     Disk,
     File,
     Lock,
@@ -16,7 +16,7 @@ from headgate.io.disk import (
     replace_file,
     write_fully,
 )
-from headgate.io.real import RealDisk
+from headgate.io.real import RealClock, RealDisk, give_way
 
 __all__ = [
     "Clock",

@@ -1,4 +1,7 @@
-"""The machine's own files: every system call of the package that touches one is here."""
+"""The machine's own files and clock: every system call that touches a file is here.
+
+Nothing else in the package asks what time it is.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import functools
 import os
 import secrets
 import stat
@@ -14,7 +18,7 @@ import weakref
 from typing import Any
 
 from headgate.errors import LockedError
-from headgate.io.disk import OpenMode, read_fully, write_fully
+from headgate.io.files import OpenMode, read_fully, write_fully
 
 _FLAGS = {
     "read": os.O_RDONLY,
@@ -238,3 +242,19 @@ def _locked(path: str, holder: str) -> str:
         return f"this process (pid {holder}) already has {path} open: close that engine first"
     who = f"process {holder}" if holder else "another process"
     return f"{who} writes to this store (lock {path}): stop it, or wait until it has ended"
+
+
+class RealClock:
+    """The machine's own clock."""
+
+    def time_us(self) -> int:
+        return time.time_ns() // 1000
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def busy(self) -> float:
+        return time.thread_time()
+
+
+give_way = functools.partial(time.sleep, 0)  # lets another thread that waits for it run

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from headgate.errors import InputError
 from headgate.io import Clock, RealClock, RealDisk
-from headgate.io.disk import read_file
+from headgate.io.files import read_file
 from headgate.web.refusals import Refused
 
 TOKEN_CHARACTERS_MIN = 16

@@ -12,7 +12,7 @@ import pytest
 from headgate.durability import Commit, Store, StoreReader
 from headgate.errors import InputError
 from headgate.io import RealDisk
-from headgate.io.disk import OpenMode
+from headgate.io.files import OpenMode
 from headgate.io.real import RealFile
 from tests.unit.durability.conftest import Place
 

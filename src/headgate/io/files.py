@@ -1,4 +1,4 @@
-"""What the package may do with files: a protocol, so that a simulated disk can stand in.
+"""What the package may do with files and clocks: protocols, so that a simulated disk can stand in.
 
 Invariant: a call returns only when the whole of it was done, or raises OSError; a short write or
 a short read below the end of the file never reaches the caller.
@@ -54,6 +54,22 @@ class File(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class Clock(Protocol):
+    """A source of time that a test can hold still."""
+
+    def time_us(self) -> int:
+        """Microseconds since 1970-01-01 UTC; may jump when the machine's clock is set."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds that only ever grow, for durations."""
+        ...
+
+    def busy(self) -> float:
+        """Seconds that this thread has had a processor: what work costs on a busy machine, too."""
+        ...
 
 
 def reason_of(error: BaseException) -> str:
