@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from headgate.query.answer import Answer
     from headgate.spark.progress import listen
     from headgate.spark.session import register
-    from headgate.state.parameters import Event, Output, Row, Rows
-    from headgate.state.table import Table
+    from headgate.state.table import Event, Output, Row, Rows, Table
     from headgate.transactions import Transaction, output, transaction
     from headgate.web.client import connect
 
@@ -88,7 +87,6 @@ _MODULES = ("errors", "testing")  # public, too: `hg.errors`, `hg.testing.Histor
 # Where each public name lives. They are imported when first used, so that a Spark worker that only
 # reads a store's files does not wait for the compiler to be imported.
 _HOMES = {
-    "state.parameters": "Event Output Row Rows",
     "durability": "Retention",
     "errors": (
         "ConflictError DamageError DeclarationError FormatError HeadgateError InputError "
@@ -105,7 +103,7 @@ _HOMES = {
     "engine.metrics": "Metrics StreamMetrics prometheus",
     "spark.progress": "listen",
     "spark.session": "register",
-    "state.table": "Table",
+    "state.table": "Event Output Row Rows Table",
     "transactions": "Transaction output transaction",
     "web.client": "connect",
 }

@@ -34,10 +34,8 @@ from headgate.compiling.signature import (
 )
 from headgate.errors import DeclarationError, InputError, not_among
 from headgate.kernels.building import check_compiles
-from headgate.state.constraint import fits_key
-from headgate.state.parameters import Output
 from headgate.state.schema import Schema, refuse_twins
-from headgate.state.table import Access, Table
+from headgate.state.table import Access, Output, Table, fits_key
 
 RESULT_COLUMNS = ("epoch", "position", "transaction", "outcome", "reason")
 RESULT_WORDS = ("committed", "keys")  # of `Result`, which no column may mean instead

@@ -7,7 +7,7 @@ from typing import Any
 import headgate as hg
 from headgate.compiling import bounds
 from headgate.kernels import pointers
-from headgate.state.linking import kernel_of
+from headgate.state.compiled import kernel_of
 
 purses = hg.Table("purses", "id bigint, coins bigint", key="id", check="coins >= 0")
 

@@ -30,9 +30,9 @@ from headgate.compiling.values import (
     abort_type,
 )
 from headgate.errors import InputError
+from headgate.state.compiled import overload
 from headgate.state.layout import HEADER_ALIVE
-from headgate.state.linking import overload
-from headgate.state.parameters import Row
+from headgate.state.table import Row
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from headgate.compiling.plain import MAX, MIN
 from headgate.compiling.refusals import ALWAYS, Refusal, describe_error
 from headgate.compiling.values import AbortType, store_column, text_of
 from headgate.errors import DeclarationError
-from headgate.state.linking import lowered_only
+from headgate.state.compiled import lowered_only
 from headgate.state.strings import text_code
 from headgate.state.table import Access
 

@@ -24,8 +24,8 @@ from headgate.compiling.values import (
     load_value,
     word_at,
 )
+from headgate.state.compiled import overload
 from headgate.state.layout import STORED
-from headgate.state.linking import overload
 
 
 def _element(context: Any, builder: Any, kind: Any, value: Any, place: Any) -> Any:

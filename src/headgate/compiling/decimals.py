@@ -21,7 +21,7 @@ from numba.extending import intrinsic, lower_cast, models, register_model
 
 from headgate.compiling.floats import quotient
 from headgate.compiling.refusals import ALWAYS, Refusal
-from headgate.state.linking import overload
+from headgate.state.compiled import overload
 
 I128 = ir.IntType(128)
 I64 = ir.IntType(64)

@@ -19,7 +19,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic, register_jitable
 
 from headgate.compiling.refusals import Refusal
-from headgate.state.linking import overload
+from headgate.state.compiled import overload
 
 _DOMAIN = "math domain error"
 _RANGE = "math range error"

@@ -42,7 +42,7 @@ from headgate.compiling.integers import (
     whole_quotient,
 )
 from headgate.compiling.refusals import Refusal
-from headgate.state.linking import overload
+from headgate.state.compiled import overload
 
 _SIGNS = {
     operator.add: "+", operator.sub: "-", operator.mul: "*", operator.floordiv: "//",

@@ -26,8 +26,8 @@ from numba.extending import (
 
 from headgate.compiling.decimals import DecimalType, store_decimal
 from headgate.compiling.refusals import ALWAYS, Refusal
+from headgate.state.compiled import overload
 from headgate.state.layout import STORED
-from headgate.state.linking import overload
 from headgate.state.types import BOUNDS, FLOAT_END
 
 I64 = ir.IntType(64)

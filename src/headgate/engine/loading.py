@@ -17,11 +17,10 @@ from headgate.io import Clock
 from headgate.kernels.building import build_check, first_failure
 from headgate.kernels.pointers import address
 from headgate.state.columns import to_stored
-from headgate.state.constraint import Constraint, Unique
 from headgate.state.integrity import violations
 from headgate.state.rows import TableRows
 from headgate.state.strings import StringPool
-from headgate.state.table import Table
+from headgate.state.table import Constraint, Table, Unique
 
 MODES = ("once", "missing", "skip")
 OFFENDERS_SHOWN = 3

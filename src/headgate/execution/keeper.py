@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from headgate.state.constraint import Constraint, Reference, Unique
 from headgate.state.index import SLOT_MASK, TAG_MASK
 from headgate.state.integrity import child_counts, enter, hash_of, leave, unique_entries
 from headgate.state.layout import HEADER_ALIVE
 from headgate.state.rows import TableRows
+from headgate.state.table import Constraint, Reference, Unique
 
 Copies = Mapping[tuple[str, int], np.ndarray]  # by table and slot: the words before
 

@@ -23,12 +23,11 @@ from headgate.kernels.generating_look_ups import is_found_late
 from headgate.kernels.pointers import address
 from headgate.kernels.serial import BLOCK_EVENTS
 from headgate.state.columns import StoredColumn
-from headgate.state.constraint import Constraint, Unique
 from headgate.state.integrity import child_counts, unique_entries
 from headgate.state.layout import Layout
 from headgate.state.rows import TableRows
 from headgate.state.spaces import EventRows, Slots
-from headgate.state.table import Access
+from headgate.state.table import Access, Constraint, Unique
 
 if TYPE_CHECKING:
     from headgate.execution.program import Program

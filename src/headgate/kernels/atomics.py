@@ -11,7 +11,7 @@ from llvmlite import ir as llvm
 from numba.core import types
 from numba.extending import intrinsic
 
-from headgate.state.linking import linked
+from headgate.state.compiled import linked
 
 I64 = llvm.IntType(64)
 SPINS_BEFORE_YIELD = 200  # then the core is given to a thread that may have work

@@ -18,8 +18,7 @@ from typing import Any, NoReturn, TypeVar
 
 from headgate.compiling.cache import generated_module
 from headgate.errors import InvariantError
-from headgate.state.compiled import cache_folder
-from headgate.state.linking import kernel_of, linked
+from headgate.state.compiled import cache_folder, kernel_of, linked
 
 _ROLE = "__headgate_role__"
 _BOUND: dict[tuple[str, ...], dict[str, Any]] = {}  # what this process has bound before

@@ -57,9 +57,8 @@ from headgate.kernels.pointers import (
 )
 from headgate.kernels.steps import STEPS
 from headgate.state.compiled import mix, prefetch, prefetch_to_write
-from headgate.state.constraint import Constraint
 from headgate.state.layout import STORED, row_layout
-from headgate.state.table import Access, Table
+from headgate.state.table import Access, Constraint, Table
 
 
 @dataclass(frozen=True)

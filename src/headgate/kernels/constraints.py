@@ -20,10 +20,9 @@ from headgate.kernels.pointers import get_word as get
 from headgate.kernels.pointers import set_word as put
 from headgate.kernels.steps import differs
 from headgate.state import integrity
-from headgate.state.constraint import Constraint, Reference, Unique
+from headgate.state.compiled import linked
 from headgate.state.layout import HEADER_ALIVE, HEADER_EXCHANGED, row_layout
-from headgate.state.linking import linked
-from headgate.state.table import Access
+from headgate.state.table import Access, Constraint, Reference, Unique
 
 if TYPE_CHECKING:
     from headgate.kernels.generating import Generator

@@ -32,7 +32,7 @@ from headgate.kernels.pointers import get_word as get
 from headgate.kernels.pointers import set_word as put
 from headgate.kernels.steps import event_row
 from headgate.kernels.ticks import USEFUL, spend, tick
-from headgate.state.linking import linked
+from headgate.state.compiled import linked
 
 MAY_UNDO = False  # what has run has run
 

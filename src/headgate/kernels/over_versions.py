@@ -78,8 +78,7 @@ from headgate.kernels.versions import (
     queue_ready,
     settle,
 )
-from headgate.state.compiled import numba
-from headgate.state.linking import linked
+from headgate.state.compiled import linked, numba
 
 MAY_UNDO = True  # an abort sends back who had read what it wrote
 

@@ -24,7 +24,7 @@ from headgate.compiling.values import (
     RowsType,
     fixed_load,
 )
-from headgate.state.linking import linked
+from headgate.state.compiled import linked
 
 I64 = llvm.IntType(64)
 

@@ -65,8 +65,8 @@ from headgate.kernels.pieces import gather, point, step, undo
 from headgate.kernels.pointers import fixed_word as fixed
 from headgate.kernels.pointers import get_word as get
 from headgate.kernels.pointers import set_word as put
+from headgate.state.compiled import linked
 from headgate.state.layout import HEADER_ALIVE, HEADER_EPOCH_SHIFT
-from headgate.state.linking import linked
 
 PROTOCOLS = ("lock", "timestamp")
 HAS_RAISED = -(2**62)  # no reason has this code

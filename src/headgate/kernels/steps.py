@@ -10,8 +10,8 @@ from typing import Any
 
 from headgate.kernels.pointers import get_word as get
 from headgate.kernels.pointers import set_word as put
+from headgate.state.compiled import linked
 from headgate.state.layout import HEADER_ALIVE, HEADER_EPOCH_SHIFT
-from headgate.state.linking import linked
 
 
 @linked

@@ -16,8 +16,7 @@ from numba.extending import intrinsic
 from headgate.io import RealClock
 from headgate.kernels.pointers import get_word as get
 from headgate.kernels.pointers import set_word as put
-from headgate.state.compiled import numba
-from headgate.state.linking import linked
+from headgate.state.compiled import linked, numba
 
 USEFUL, WAITED, LOCKED, UNDOING, PLANNED = range(5)
 PARTS = ("useful", "sync", "lock", "abort")

@@ -76,9 +76,8 @@ from headgate.kernels.frame import (
 from headgate.kernels.pointers import fixed_word as fixed
 from headgate.kernels.pointers import get_word as get
 from headgate.kernels.pointers import set_word as put
-from headgate.state.compiled import numba
+from headgate.state.compiled import linked, numba
 from headgate.state.layout import HEADER_ALIVE, HEADER_EPOCH_SHIFT
-from headgate.state.linking import linked
 
 BLK, RDY, EXE, ABT = 0, 1, 2, 3  # of a unit
 HAS_RAISED = -(2**60)  # the code of a unit whose function raised

@@ -6,6 +6,7 @@ the old ones to whoever still reads them. So a reader's table never changes unde
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,6 @@ import pyarrow as pa
 from headgate.state.columns import to_arrow
 from headgate.state.compiled import numba
 from headgate.state.layout import HEADER_ALIVE, WORD_BYTES
-from headgate.state.pages import empty_words
 from headgate.state.rows import TableRows, field_values
 from headgate.state.spaces import Slots, Words
 
@@ -143,3 +143,25 @@ def _gather_live(words: Words, first: int, last: int, out: Words, begin: int) ->
                 end += flat[_at(slot * width)] & HEADER_ALIVE
         begin = end
     return begin
+
+
+# --- memory for the words of chunks ---------------------------------------------------------------
+# To get new memory from the system costs more than to fill it: it is cleared and mapped page by
+# page. NumPy asks for huge pages, too, but its arrays do not begin with one, so that an array of a
+# few megabytes hardly has any.
+
+PAGE_BYTES = 1 << 21
+
+
+def empty_words(lines: int, length: int) -> Words:
+    """An array of lines x length words, whatever is in them."""
+    size = lines * length * np.dtype(np.int64).itemsize
+    if size < PAGE_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return np.empty((lines, length), np.int64)
+    pages, flags = -(-size // PAGE_BYTES), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    try:
+        region = mmap.mmap(-1, pages * PAGE_BYTES, flags=flags)
+        region.madvise(mmap.MADV_HUGEPAGE)
+    except OSError:  # a system without them, or without memory, which NumPy says in its own way
+        return np.empty((lines, length), np.int64)
+    return np.frombuffer(region, np.int64, lines * length).reshape(lines, length)

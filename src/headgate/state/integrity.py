@@ -16,12 +16,11 @@ from typing import Any
 import numpy as np
 
 from headgate.state.compiled import mix, numba
-from headgate.state.constraint import Constraint, Reference, Unique
 from headgate.state.index import SLOT_MASK, TAG_MASK
 from headgate.state.layout import HEADER_ALIVE
 from headgate.state.rows import LOAD_FACTOR, TableRows
 from headgate.state.spaces import Slots, Words
-from headgate.state.table import Table
+from headgate.state.table import Constraint, Reference, Table, Unique
 
 ENTRIES_MIN = 64
 

@@ -1,28 +1,22 @@
-"""Tables: the declaration of typed rows with a key, and how a transaction names rows of them.
+"""Tables: the declaration of typed rows with a key, their constraints, and how rows are named.
 
 A declaration is a value: it holds no rows, so the same table can be opened by many engines.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from headgate.errors import DeclarationError, shown
 from headgate.state.check import Check, parse_check
-from headgate.state.constraint import (
-    KEY_KINDS,
-    Constraint,
-    Reference,
-    Unique,
-    parse_references,
-    parse_unique,
-)
 from headgate.state.display import html_table
-from headgate.state.parameters import Row, Rows
 from headgate.state.schema import Schema, split_list
-from headgate.state.types import Column, default_value, logical_value
+from headgate.state.types import Column, ColumnType, default_value, logical_value
+
+# Values that are equal exactly when their stored words are: keys, and columns of constraints.
+KEY_KINDS = ("int", "bigint", "string", "date", "timestamp", "decimal", "boolean")
 
 
 @dataclass(frozen=True, init=False)
@@ -232,3 +226,165 @@ def _refuse_arrays(schema: Schema, where: str) -> None:
             raise DeclarationError(
                 f"{where}: column {column.name!r} is an array; arrays belong in events, not in rows"
             )
+
+
+# --- constraints ----------------------------------------------------------------------------------
+# What a table promises over several rows: unique columns, references to other rows. A constraint is
+# a value with a name, which is the reason of every transaction that would break it. It must hold
+# when a transaction ends; in between it may be broken.
+
+
+@dataclass(frozen=True)
+class Unique:
+    """No two rows of a table have the same values in these columns."""
+
+    table: str
+    columns: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return f"unique {self.table}: {', '.join(self.columns)}"
+
+    @property
+    def reason(self) -> str:
+        return f"unique failed: {self.table}: {', '.join(self.columns)}"
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The values in these columns of every row are the key of a row of another table."""
+
+    table: str
+    columns: tuple[str, ...]
+    parent: str
+
+    @property
+    def name(self) -> str:
+        return f"reference {self.table}.{', '.join(self.columns)}: {self.parent}"
+
+    @property
+    def reason(self) -> str:
+        return f"reference failed: {self.table}.{', '.join(self.columns)}: {self.parent}"
+
+
+Constraint = Unique | Reference
+
+
+def parse_unique(name: str, given: Any, schema: Schema, where: str) -> tuple[Unique, ...]:
+    """`unique=["email", ("street", "number")]`: each item a column or several together."""
+    items = [given] if isinstance(given, str) else given
+    if not isinstance(items, (list, tuple)):
+        raise DeclarationError(f"{where}: unique is a list of columns, not {shown(given)}")
+    return tuple(
+        Unique(name, _columns(item, schema, f"{where}: unique")) for item in dict.fromkeys(items)
+    )
+
+
+def parse_references(name: str, given: Any, schema: Schema, where: str) -> tuple[Reference, ...]:
+    """`references={"customer": customers}`: a column, or several together, to a table's key."""
+    if not isinstance(given, Mapping):
+        raise DeclarationError(
+            f"{where}: references is a dict {{column: table}}, not {type(given).__name__}"
+        )
+    found = []
+    for item, parent in given.items():
+        columns = _columns(item, schema, f"{where}: references")
+        if isinstance(parent, str):
+            found.append(Reference(name, columns, parent))
+        elif hasattr(parent, "key_columns"):
+            check_reference(columns, schema, parent.name, parent.key_columns, where)
+            found.append(Reference(name, columns, parent.name))
+        else:
+            raise DeclarationError(
+                f"{where}: references: {parent!r} is not a table; hand in the table, or its name"
+            )
+    return tuple(found)
+
+
+def check_reference(
+    columns: Sequence[str], schema: Schema, parent: str, key: Sequence[Column], where: str
+) -> None:
+    """Refuse columns that cannot hold the parent's key."""
+    label = f"{where}: references {parent!r} by {', '.join(columns)}"
+    if len(columns) != len(key):
+        raise DeclarationError(
+            f"{label}: its key has {len(key)} column(s): {', '.join(one.name for one in key)}"
+        )
+    for name, column in zip(columns, key, strict=True):
+        if not fits_key(schema[name].type, column.type):
+            raise DeclarationError(
+                f"{label}: column {name!r} is a {schema[name].type}, "
+                f"the key {parent}.{column.name} a {column.type}"
+            )
+
+
+def fits_key(given: ColumnType, key: ColumnType) -> bool:
+    """Whether every value of the given column is a value of the key."""
+    if given.kind == "decimal" and key.kind == "decimal":
+        return given.scale == key.scale and given.precision <= key.precision
+    return given.kind == key.kind or (given.kind, key.kind) == ("int", "bigint")
+
+
+def _columns(item: Any, schema: Schema, where: str) -> tuple[str, ...]:
+    names: Iterable[Any] = split_list(item) if isinstance(item, str) else item
+    if not isinstance(names, (list, tuple)) or not names:
+        raise DeclarationError(f"{where}: name a column or several, not {shown(item)}")
+    found = tuple(name.strip() if isinstance(name, str) else name for name in names)
+    for name in found:
+        column = schema.require(name, where)
+        if column.type.kind not in KEY_KINDS:
+            raise DeclarationError(
+                f"{where}: column {name!r} is a {column.type}; "
+                f"it must be one of: {', '.join(KEY_KINDS)}"
+            )
+        if found.count(name) > 1:
+            raise DeclarationError(f"{where}: column {name!r} is named twice")
+    return found
+
+
+# --- parameters to a type checker -----------------------------------------------------------------
+#
+#   def pay(event: hg.Event, src: hg.Row = accounts.at("src"), out: hg.Output = hg.output("n int"))
+#
+# Columns are declared in DDL, which no checker reads, so a column is Any; what can be set, iterated
+# or counted is known. Nothing is ever made of these classes: a running function gets records.
+
+
+class Event:
+    """The event of a transaction: its columns can be read, and never set."""
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, column: str) -> Any: ...
+
+
+class Row:
+    """The row that `table.at(...)` stands for: its columns can be read and set."""
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, column: str) -> Any: ...
+
+        def __setattr__(self, column: str, value: Any) -> None: ...
+
+
+class Rows:
+    """The rows that `table.each(...)` stands for, in the order of the event's array."""
+
+    if TYPE_CHECKING:
+
+        def __len__(self) -> int: ...
+
+        def __getitem__(self, place: int) -> Row: ...
+
+        def __iter__(self) -> Iterator[Row]: ...
+
+
+class Output:
+    """The columns that `hg.output(...)` adds to the result: they can be read and set."""
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, column: str) -> Any: ...
+
+        def __setattr__(self, column: str, value: Any) -> None: ...

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from headgate.state.constraint import Constraint, Unique
 from headgate.state.schema import Schema
-from headgate.state.table import Table
+from headgate.state.table import Constraint, Table, Unique
 from headgate.testing.scalars import kept, seen
 
 

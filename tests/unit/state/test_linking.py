@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.state.compiled import numba
-from headgate.state.linking import kernel_of, linked
+from headgate.state.compiled import kernel_of, linked, numba
 
 
 @linked

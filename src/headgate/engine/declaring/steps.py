@@ -19,8 +19,7 @@ import pyarrow.compute as pc
 from headgate.durability import SLOT
 from headgate.engine.declaring.drafts import Columns, Drafts
 from headgate.errors import DeclarationError, InputError, shown
-from headgate.query.sql import run_sql
-from headgate.query.stability import unstable_in
+from headgate.query.sql import run_sql, unstable_in
 from headgate.state.fitting import fit
 from headgate.state.objects import NULL_FAULT
 from headgate.state.schema import Schema

@@ -26,7 +26,6 @@ from headgate.errors import InputError
 from headgate.kernels.building import build_check, first_failure
 from headgate.kernels.pointers import address
 from headgate.query.stored import recorded_names
-from headgate.state.constraint import Unique
 from headgate.state.integrity import twins, violations
 from headgate.state.layout import HEADER_ALIVE
 from headgate.state.rows import TableRows
@@ -34,7 +33,7 @@ from headgate.state.schema import Schema
 from headgate.state.spaces import Slots
 from headgate.state.storage import Storage
 from headgate.state.strings import StringPool
-from headgate.state.table import Table
+from headgate.state.table import Table, Unique
 
 OFFENDERS_SHOWN = 5
 

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headgate.state import pages
+from headgate.query import mirror
 
-LARGE = pages.PAGE_BYTES // 8 // 3 + 7  # three lines of it take more than a page
+LARGE = mirror.PAGE_BYTES // 8 // 3 + 7  # three lines of it take more than a page
 
 
 @pytest.mark.parametrize("length", [0, 5, LARGE])
 def test_every_word_is_of_its_own(length: int) -> None:
-    words, other = pages.empty_words(3, length), pages.empty_words(3, length)
+    words, other = mirror.empty_words(3, length), mirror.empty_words(3, length)
     values = np.arange(3 * length).reshape(3, length)
     other[:] = -1
     words[:] = values
@@ -24,9 +24,9 @@ def test_every_word_is_of_its_own(length: int) -> None:
 
 
 def test_a_view_holds_the_memory() -> None:
-    view = pages.empty_words(3, LARGE)[2, 4:]
+    view = mirror.empty_words(3, LARGE)[2, 4:]
     view[:] = 7
-    pages.empty_words(3, LARGE)[:] = 8
+    mirror.empty_words(3, LARGE)[:] = 8
     assert (view == 7).all()
 
 
@@ -36,7 +36,7 @@ class Refusing(mmap.mmap):
 
 
 def test_a_system_without_huge_pages_gives_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages.mmap, "mmap", Refusing)
-    assert pages.empty_words(3, LARGE).shape == (3, LARGE)
-    monkeypatch.delattr(pages.mmap, "MADV_HUGEPAGE")
-    assert pages.empty_words(3, LARGE).shape == (3, LARGE)
+    monkeypatch.setattr(mirror.mmap, "mmap", Refusing)
+    assert mirror.empty_words(3, LARGE).shape == (3, LARGE)
+    monkeypatch.delattr(mirror.mmap, "MADV_HUGEPAGE")
+    assert mirror.empty_words(3, LARGE).shape == (3, LARGE)
