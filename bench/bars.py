@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from bench.figures import Figure, Row, figures, model_ratio, split
 from bench.race import MODEL
 from bench.workloads import CONTENTION, COST_US, make_workload
-from headgate.lab.curves import speedups
-from headgate.lab.simulation import plan_batch
+from headgate.lab.simulation import plan_batch, speedups
 from headgate.parallel.decision import Thresholds
 
 MODEL_BAR, UNIFORM_BAR = 0.95, 1.8

@@ -21,14 +21,16 @@ from rich.table import Table
 
 import headgate as hg
 from bench.workloads import COST_US, Workload, make_workload
-from headgate.cli.simulation import measured_units_ns
-from headgate.lab.curves import CORES, draw_page, speedups
+from headgate.cli.studies import measured_units_ns
 from headgate.lab.measuring import Spent, measure_thresholds, spend
 from headgate.lab.simulation import (
+    CORES,
     STRATEGIES,
     PlannedBatch,
+    draw_page,
     plan_batch,
     simulate,
+    speedups,
     with_units,
 )
 from headgate.parallel.decision import Thresholds

@@ -13,7 +13,7 @@ from typing import Any
 import headgate as hg
 from apps import bidding, grep_sum, tolls
 from headgate.compiling.compiler import compile_along
-from headgate.state.linking import kernel_of
+from headgate.state.compiled import kernel_of
 
 # --- the cost of an operation -----------------------------------------------------------------
 

@@ -15,8 +15,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.streaming.query import StreamingQuery
 
 import headgate as hg
-from headgate.spark.readers import StreamReader
 from headgate.spark.selection import NumberRange, ResultsSelection
+from headgate.spark.source import StreamReader
 from tests.spark.stores import Writer
 
 

@@ -449,7 +449,7 @@ CLEAN: list[tuple[Rule, str, str]] = [
     (layering, "__init__.py", "def __getattr__(n):\n    from headgate.spark import register"),
     (layering, "cli/demo.py", "def f():\n    from headgate.spark import sink"),
     (layering, "testing/disk.py", "from headgate.io import files"),
-    (layering, "cli/simulation.py", "from headgate.lab.simulation import simulate"),
+    (layering, "cli/studies.py", "from headgate.lab.simulation import simulate"),
     (layering, "spark/sink.py", "from headgate.engine.engine import Engine"),
     (pyspark_only_in_spark, "spark/sink.py", "import pyspark"),
     (function_lengths, "state/table.py", LONG_FUNCTION.rpartition("    step")[0]),

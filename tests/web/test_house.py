@@ -17,7 +17,7 @@ import pytest
 
 import headgate as hg
 from headgate.web.admission import AllowedOrigins
-from headgate.web.refusals import Refused, refusal_of
+from headgate.web.limits import Refused, refusal_of
 from tests.web.bank import open_bank
 from tests.web.conftest import PROGRAM, Running, serving
 

@@ -378,7 +378,7 @@ def test_metrics_count_what_happened(tmp_path: Path) -> None:
     ],
 )
 def test_a_target_that_is_not_there_is_named(target: str, message: str) -> None:
-    from headgate.web.served import open_target
+    from headgate.web.target import open_target
 
     with pytest.raises(InputError, match=message):
         open_target(target)

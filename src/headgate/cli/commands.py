@@ -191,7 +191,7 @@ def serve(
     )
     hosts, origins = tuple(allow_host or ()), tuple(allow_origin or ())
     settings = server.Settings(host, port, token_file, not no_token, limits, hosts, origins)
-    server.serve(import_module("headgate.web.served").open_target(target), settings, typer.echo)
+    server.serve(import_module("headgate.web.target").open_target(target), settings, typer.echo)
 
 
 def _extra(module: str, extra: str) -> Any:
@@ -249,7 +249,7 @@ def simulate(
         headgate simulate bank.py:engine transfers.parquet --order-by ts
         headgate simulate bank.py:engine events.csv --route-by kind --route t=transfer
     """
-    from headgate.cli.simulation import Request, run_simulation
+    from headgate.cli.studies import Request, run_simulation
 
     request = Request(
         target, events, transaction, route_by, route or (), order_by or (), batch_events, cost_ns
@@ -271,7 +271,7 @@ def calibrate(
 
         headgate calibrate
     """
-    from headgate.cli.calibration import run_calibration
+    from headgate.cli.studies import run_calibration
 
     run_calibration(seconds)
 

@@ -11,7 +11,7 @@ from headgate.engine.declaring.migrating import MEND, checked, migrate
 from headgate.engine.declaring.migrations import Migration
 from headgate.engine.declaring.trial import Trial
 from headgate.errors import InputError
-from headgate.web.served import load_named
+from headgate.web.target import load_named
 
 
 def run_migration(store: Path, target: str, dry_run: bool) -> None:

@@ -28,7 +28,7 @@ from pathlib import Path
 from headgate.errors import InputError
 from headgate.io import Clock, RealClock, RealDisk
 from headgate.io.files import read_file
-from headgate.web.refusals import Refused
+from headgate.web.limits import Refused
 
 TOKEN_CHARACTERS_MIN = 16
 EVERY = "*"

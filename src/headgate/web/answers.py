@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from headgate.web.refusals import Refused
+from headgate.web.limits import Refused
 
 JSON = "application/json"
 ARROW = "application/vnd.apache.arrow.stream"

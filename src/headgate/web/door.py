@@ -18,9 +18,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headgate.web.admission import AllowedOrigins, Tokens
 from headgate.web.answers import encode
-from headgate.web.limits import Limits
-from headgate.web.metrics import ServerMetrics
-from headgate.web.refusals import Gone, Refused, refusal_of
+from headgate.web.limits import Gone, Limits, Refused, refusal_of
+from headgate.web.server_metrics import ServerMetrics
 
 log = logging.getLogger("headgate.web")
 GONE_STATUS = 499  # counted when no one is left to be told

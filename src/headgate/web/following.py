@@ -21,8 +21,8 @@ from headgate.durability import StoreReader
 from headgate.errors import HeadgateError, InputError
 from headgate.query.stored import ALL_STREAMS, Origin, name_of, of_stream
 from headgate.web.answers import encode, plain
-from headgate.web.refusals import Refused, refusal_of
-from headgate.web.served import Served
+from headgate.web.limits import Refused, refusal_of
+from headgate.web.target import Served
 
 POLL_SECONDS = 0.05
 HEARTBEAT_SECONDS = 15.0

@@ -1,4 +1,4 @@
-"""Limits: what one request may cost the server, whoever sends it, and who is next.
+"""Limits: what one request may cost the server, who is next, and what is said to who is refused.
 
 When more is asked for than runs at once, whoever has the least running is next, and no one has
 every place while there are others: one client with endless queries does not keep all others
@@ -9,13 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from headgate.errors import InputError
-from headgate.web.refusals import Gone, Refused
+from headgate.errors import (
+    ConflictError,
+    DamageError,
+    HeadgateError,
+    InputError,
+    LimitError,
+    StoreError,
+)
 
 
 @dataclass(frozen=True)
@@ -109,3 +116,54 @@ class Turns:
             self._waiting.remove(found)
             self._running[found[0]] += 1
             found[1].set_result(None)
+
+
+# --- refusals -------------------------------------------------------------------------------------
+# Invariant: nothing else of an error leaves the server; its trace stays in the log, under the
+# number of the request.
+
+
+class Refused(Exception):
+    """A request that is not done, and why."""
+
+    def __init__(self, status: int, code: str, message: str, **headers: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
+
+
+class Gone(Exception):
+    """The client went away, or stopped to read."""
+
+
+def refusal_of(error: BaseException) -> Refused:
+    """What the client is told of an error."""
+    if isinstance(error, Refused):
+        return error
+    for kind, status, code in _TOLD:
+        if isinstance(error, kind):
+            return Refused(status, code, _sentence(str(error)))
+    if isinstance(error, HeadgateError):
+        return Refused(500, "failed", "the server could not do this; its log says why")
+    return Refused(500, "internal", "something went wrong in the server; its log says what")
+
+
+_TOLD: tuple[tuple[type[HeadgateError], int, str], ...] = (
+    (ConflictError, 409, "key_reused"),
+    (LimitError, 422, "too_much"),
+    (InputError, 400, "bad_input"),
+    (StoreError, 503, "stopped"),
+    (DamageError, 500, "damaged"),
+)
+
+
+def _sentence(message: str) -> str:
+    """The message without the picture that DuckDB draws below it, and without folders of ours."""
+    words = " ".join(message.partition("\n\nLINE ")[0].split())
+    return _PATH.sub(lambda found: found[1], words)
+
+
+# An absolute path of two names or more; of it the last one stays: the store's, or a file's of it.
+_PATH = re.compile(r"(?<![\w.)\]*/-])/(?:[^\s/:;,'\"()<>]+/)+([^\s/:;,'\"()<>]+)/?")

@@ -10,8 +10,8 @@ from headgate.state.table import Table
 from headgate.transactions import Transaction
 from headgate.web.answers import ARROW, EPOCH_HEADER, JSON
 from headgate.web.bodies import PARAMETER_TYPES
-from headgate.web.metrics import MEDIA as METRICS
-from headgate.web.served import Served
+from headgate.web.server_metrics import MEDIA as METRICS
+from headgate.web.target import Served
 from headgate.web.values import describe, describe_event
 
 VERSION = "3.1.0"

@@ -28,7 +28,7 @@ from headgate.web.admission import AllowedOrigins, Token, Tokens, make_token, re
 from headgate.web.application import Application
 from headgate.web.connection import Connection, Connections
 from headgate.web.limits import Limits
-from headgate.web.served import Served
+from headgate.web.target import Served
 
 log = logging.getLogger("headgate.web")
 BACKLOG = 1024

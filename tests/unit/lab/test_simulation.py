@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from headgate.errors import InputError
 from headgate.kernels.shares import RUN_EVENTS
-from headgate.lab.curves import speedups
 from headgate.lab.simulation import (
     STRATEGIES,
     PlannedBatch,
     critical_path_ns,
     plan_batch,
     simulate,
+    speedups,
     with_units,
 )
 from headgate.parallel.decision import Thresholds

@@ -9,7 +9,7 @@ import pytest
 from headgate.errors import InputError
 from headgate.testing.disk import SimulatedClock
 from headgate.web.admission import Token, Tokens, make_token, read_tokens
-from headgate.web.refusals import Refused
+from headgate.web.limits import Refused
 
 GOOD = "0123456789abcdef"
 

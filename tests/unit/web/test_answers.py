@@ -12,7 +12,7 @@ import pytest
 
 from headgate.query.sql import run_sql
 from headgate.web.answers import ARROW, JSON, chosen_media, table_answer
-from headgate.web.refusals import Refused
+from headgate.web.limits import Refused
 
 TABLE = pa.table(
     {

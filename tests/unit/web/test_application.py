@@ -15,7 +15,7 @@ import headgate as hg
 from headgate.web.admission import Tokens
 from headgate.web.application import Application, ClosingResponse
 from headgate.web.limits import Limits
-from headgate.web.served import ServedEngine
+from headgate.web.target import ServedEngine
 
 counts = hg.Table("counts", "id bigint, n bigint DEFAULT 0", key="id")
 

@@ -19,9 +19,8 @@ from headgate.web import following
 from headgate.web.admission import Tokens
 from headgate.web.application import Application
 from headgate.web.following import ResultPlace, read_piece, read_place
-from headgate.web.limits import Limits
-from headgate.web.refusals import Refused
-from headgate.web.served import ServedStore
+from headgate.web.limits import Limits, Refused
+from headgate.web.target import ServedStore
 
 accounts = hg.Table("accounts", "id bigint, count bigint", key="id")
 

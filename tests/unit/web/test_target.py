@@ -18,7 +18,7 @@ from headgate.web.admission import Tokens
 from headgate.web.application import Application
 from headgate.web.following import Following, ResultPlace
 from headgate.web.limits import Limits
-from headgate.web.served import ServedStore
+from headgate.web.target import ServedStore
 
 counts = hg.Table("counts", "id bigint, n bigint DEFAULT 0", key="id")
 

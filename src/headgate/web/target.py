@@ -1,4 +1,4 @@
-"""Served: what the server is a face of: an engine, or a store that another process writes.
+"""The target: what a server is a face of: an engine, or a store that another process writes.
 
 Both answer the same questions about tables; only an engine runs transactions. A user names a
 store's folder, or an engine in a program as Python does, `package.module:engine`, or by its file,
@@ -32,7 +32,7 @@ from headgate.query.sql import named_in
 from headgate.query.stored import RESULTS, gather_store, query_store, tables_of
 from headgate.state.table import Table
 from headgate.transactions import Transaction
-from headgate.web.refusals import Refused
+from headgate.web.limits import Refused
 
 Tables = Mapping[str, pa.Table]
 KEPT_TABLES_MAX = 16

@@ -1,4 +1,4 @@
-"""`headgate simulate`: a batch of a user's events on more cores than there are here.
+"""Studies: `headgate simulate`, a batch on more cores than there are, and `headgate calibrate`.
 
 The user's engine is only read: what must run to be measured runs in a copy of its rows in memory.
 """
@@ -6,7 +6,7 @@ The user's engine is only read: what must run to be measured runs in a copy of i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +16,26 @@ import pyarrow as pa
 from headgate.cli.output import make_console, make_grid
 from headgate.engine.engine import Engine, open_engine
 from headgate.errors import InputError
-from headgate.lab.curves import CORES, draw_page, speedups
+from headgate.lab.measuring import measure_thresholds
 from headgate.lab.simulation import (
+    CORES,
     PlannedBatch,
+    draw_page,
     plan_batch,
+    speedups,
     with_units,
 )
-from headgate.parallel.decision import Thresholds, load_thresholds
+from headgate.parallel.decision import (
+    Thresholds,
+    calibration_path,
+    check_place,
+    load_thresholds,
+    save_thresholds,
+)
 from headgate.parallel.precedence import Units
 from headgate.state.compiled import cache_folder
 from headgate.transactions import Transaction
-from headgate.web.served import open_program
+from headgate.web.target import open_program
 
 SHOWN_CORES = (1, 2, 4, 8, 16, 32, 64)
 UNITS = "ready-operation-eager"  # what an abort undoes, and runs again, is least
@@ -215,3 +224,30 @@ def show(found: Simulated) -> None:
     for name, line in sorted(found.speedups.items(), key=lambda item: -item[1][-1]):
         grid.add_row(name, *(f"{line[place]:.2f}" for place in places))
     console.print(grid)
+
+
+# --- `headgate calibrate` -------------------------------------------------------------------------
+# How it is measured is in lab/measuring.py; who uses it, in parallel/decision.py.
+
+
+def run_calibration(seconds: float) -> None:
+    """Measure, keep the costs, and show them beside those that held before."""
+    path = calibration_path(cache_folder())
+    check_place(path)
+    before = load_thresholds(cache_folder())
+    console = make_console()
+    with console.status("measuring planning, threads, barriers, signals, versions and aborts"):
+        measured, was_busy = measure_thresholds(before, seconds)
+    save_thresholds(measured, path)
+    sides = {"cost": "left", "before": "right", "now": "right"}
+    grid = make_grid("Costs in nanoseconds", sides)
+    for field in fields(Thresholds):
+        old, new = getattr(before, field.name), getattr(measured, field.name)
+        grid.add_row(field.name, f"{old:,.6g}", f"{new:,.6g}")
+    console.print(grid)
+    console.print(f"Kept in {path}; engines of new processes use it")
+    if was_busy:
+        console.print(
+            "Other programs held the cores, so the costs of threads stay as they were: "
+            "try again when the machine is idle"
+        )

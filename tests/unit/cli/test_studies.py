@@ -16,9 +16,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import headgate as hg
-from headgate.cli import simulation
+from headgate.cli import studies
 from headgate.cli.commands import app
-from headgate.cli.simulation import (
+from headgate.cli.studies import (
     Request,
     choose_transaction,
     measured_units_ns,
@@ -26,8 +26,7 @@ from headgate.cli.simulation import (
     simulate_events,
 )
 from headgate.errors import InputError
-from headgate.lab.curves import draw_curves
-from headgate.lab.simulation import STRATEGIES
+from headgate.lab.simulation import STRATEGIES, draw_curves
 from headgate.parallel import decision as calibration
 from tests.unit.cli import payments
 from tests.unit.cli.payments import deposit, open_payments, pay
@@ -95,7 +94,7 @@ def test_operations_take_as_long_as_they_were_seen_to(monkeypatch: pytest.Monkey
         asked.append(measured_units_ns(copy, chosen, events, **options))
         return 1e12  # a thousand seconds
 
-    monkeypatch.setattr(simulation, "measured_units_ns", seen)
+    monkeypatch.setattr(studies, "measured_units_ns", seen)
     with open_payments() as engine:
         given = simulate_events(engine, make_events(), REQUEST, 2)
         assert given.batch.unit_factor == 1.0 and not asked  # at a cost of the user's own
@@ -204,7 +203,7 @@ def test_an_app_that_is_no_engine_is_one_line_on_the_screen(tmp_path: Path) -> N
 def test_the_copy_has_the_rows_and_the_transactions() -> None:
     with open_payments() as engine:
         engine.call(deposit, ts=make_events()["ts"][0].as_py(), dst=77, amount=5.0)
-        with simulation.copy_engine(engine) as copy:
+        with studies.copy_engine(engine) as copy:
             assert copy.path is None
             assert list(copy.transactions) == ["pay", "deposit"]
             query = "select * from accounts order by id"

@@ -1,4 +1,4 @@
-"""QueryWorkers: the server's side of the processes that run queries (web/worker.py).
+"""The pool of workers: the server's side of the processes that run queries (web/worker.py).
 
 Invariant: a query has a worker of its own while it runs, and ends with it at the latest: a worker
 that does not stop when it is told to is killed, and the next query gets a new one. What a worker
@@ -27,8 +27,7 @@ from headgate.errors import InputError, LimitError, ServerError
 from headgate.query.sharing import Shared, Shelf
 from headgate.query.sql import Limit
 from headgate.web.answers import Body
-from headgate.web.limits import Limits
-from headgate.web.refusals import Refused
+from headgate.web.limits import Limits, Refused
 from headgate.web.worker import DESCRIPTORS_MAX, receive, send
 
 log = logging.getLogger("headgate.web")

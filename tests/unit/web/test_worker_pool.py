@@ -12,10 +12,10 @@ import pytest
 
 from headgate.errors import LimitError, ServerError
 from headgate.query.sql import Limit
-from headgate.web import workers as module
+from headgate.web import worker_pool as module
 from headgate.web.answers import JSON
 from headgate.web.limits import Limits
-from headgate.web.workers import QueryWorkers, Question
+from headgate.web.worker_pool import QueryWorkers, Question
 
 # What a worker does, line by line, with a socket to its server.
 PLAYER = """
