@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headgate.durability import compaction, floor, recovery, retention, snapshot, store
+from headgate.durability import compaction, recovery, retention, snapshot, store
 from headgate.durability import format as layout
 from headgate.durability.commit import Commit
 from headgate.durability.head import Head
@@ -150,7 +150,7 @@ def test_files_removed_before_the_floor_is_durable_are_caught(
         disk.open(path + ".new", "create").write(0, content)
         disk.rename(path + ".new", path)
 
-    monkeypatch.setattr(floor, "replace_file", written_only)
+    monkeypatch.setattr(retention, "replace_file", written_only)
     assert catches(aftermath=lambda disk, call: disk.after_crash(Survival.DROP))
 
 

@@ -21,7 +21,7 @@ from headgate.durability.describing import BatchShape
 from headgate.durability.head import Head
 from headgate.durability.log import LogWriter
 from headgate.durability.manifest import read_lineage
-from headgate.durability.plain import PlainBatch
+from headgate.durability.plain_batches import PlainBatch
 from headgate.durability.scan import LogReader
 from headgate.errors import DamageError, HeadgateError
 from headgate.io import RealClock

@@ -10,17 +10,16 @@ from headgate.durability.commit import (
     CommitInfo,
     Durability,
     Inlet,
+    Receiver,
     Recovered,
     check_durability,
 )
 from headgate.durability.copying import Copied, backup, restore
 from headgate.durability.examination import Report, verify
-from headgate.durability.floor import Hold
 from headgate.durability.frame import OpenFrame
 from headgate.durability.reader import StoreReader
-from headgate.durability.receiving import Receiver
 from headgate.durability.recovery import require_fingerprint
-from headgate.durability.retention import Retention, Trimmed
+from headgate.durability.retention import Hold, Retention, Trimmed
 from headgate.durability.store import Store
 
 __all__ = [

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, Protocol, TypeAlias, get_args
 
 import numpy as np
 import pyarrow as pa
 
 from headgate.durability.format import Position
-from headgate.durability.plain import PlainBatch
+from headgate.durability.plain_batches import PlainBatch
 from headgate.errors import InputError, InvariantError, shown
 
 SLOT = "__slot"
@@ -206,3 +206,67 @@ def check_images(mark: Mark, epoch: int, images: Mapping[str, Any]) -> None:
     missing = sorted(set(mark.slots) - set(images))
     if missing:
         raise InvariantError(f"the snapshot of epoch {epoch} lacks the tables {missing}")
+
+
+# --- where recovery puts the rows it finds --------------------------------------------------------
+# An engine has a place for every row already. Handing it the rows block by block saves to gather
+# them first, which for a large table takes longer than to read it.
+
+
+class RowPlace(Protocol):
+    """Where the rows of one table go."""
+
+    def reserve(self, slots: int) -> None:
+        """Have room for the slots below this one; the first call, and made once."""
+        ...
+
+    def insert(self, batch: pa.RecordBatch, epoch: int) -> None:
+        """Take rows of the snapshot of an epoch: "__slot", ascending, and the table's columns.
+
+        Several threads call it at once, each with other slots. The batch's memory is used again
+        when it returns.
+        """
+        ...
+
+    def apply(self, batch: pa.RecordBatch, epochs: int | np.ndarray) -> None:
+        """Take changes of an epoch, or of an epoch for each row: "__slot", "__alive" and columns.
+
+        Without "__alive" they are new values of rows that are there; ValueError when one is not.
+        They come in the order of the epochs, no slot twice in a batch.
+        """
+        ...
+
+
+class Nowhere:
+    """A receiver that forgets all rows, for who wants to know only where a store stands."""
+
+    def begin(self) -> None:
+        pass
+
+    def place(self, table: str) -> RowPlace:
+        return Forgotten()
+
+
+class Forgotten:
+    """The place of a table whose rows no one wants."""
+
+    def reserve(self, slots: int) -> None:
+        pass
+
+    def insert(self, batch: pa.RecordBatch, epoch: int) -> None:
+        pass
+
+    def apply(self, batch: pa.RecordBatch, epochs: int | np.ndarray) -> None:
+        pass
+
+
+class Receiver(Protocol):
+    """Places for the tables of a store."""
+
+    def begin(self) -> None:
+        """Forget what was received: recovery begins, perhaps anew from an older snapshot."""
+        ...
+
+    def place(self, table: str) -> RowPlace | None:
+        """The place for a table's rows; None when they should come as an image."""
+        ...

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from headgate.durability import format as layout
 from headgate.durability.commit import mark_at
 from headgate.durability.decoding import finding
-from headgate.durability.floor import write_floor
 from headgate.durability.format import Position
 from headgate.durability.head import Head
 from headgate.durability.log import SEGMENT_BYTES, LogWriter
 from headgate.durability.manifest import cut_at, read_lineage, write_manifest
 from headgate.durability.reader import StoreReader
+from headgate.durability.retention import write_floor
 from headgate.durability.scan import LogReader
 from headgate.durability.snapshot import Snapshot, snapshot_epochs, write_snapshot
 from headgate.errors import DamageError, InputError, StoreError

@@ -285,3 +285,24 @@ def _understood_field(rest: Taking) -> tuple[pa.Field, ShapeColumn]:
         whole = kind
     column = ShapeColumn(kind, width, dictionary, is_ordered)
     return pa.field(name, whole, bool(flags & _NULLABLE)), column
+
+
+# --- batches of format 3 --------------------------------------------------------------------------
+# How a batch of few rows was written there; it is read, and written no more.
+
+_BODY = struct.Struct("<HH")  # rows, length of the description
+
+
+def unpack(content: bytes) -> pa.RecordBatch:
+    """The batch that was packed; ValueError or an Arrow error for bytes that are none."""
+    rows, length = _BODY.unpack_from(content)
+    rest = Taking(content)
+    rest.take(_BODY.size)
+    shape = shape_of(rest.take(length))
+    nulls = rest.take(-(-len(shape.columns) // 8))
+    arrays = []
+    for number, column in enumerate(shape.columns):
+        array = rest.array(column, rows, bool(nulls[number >> 3] >> (number & 7) & 1))
+        arrays.append(column.checked(array))
+    rest.end()
+    return pa.RecordBatch.from_arrays(arrays, schema=shape.schema)

@@ -10,7 +10,7 @@ import os
 from typing import Any
 
 from headgate.durability import format as layout
-from headgate.durability.floor import read_floor, write_floor
+from headgate.durability.commit import Nowhere
 from headgate.durability.head import Head, read_head
 from headgate.durability.lineage import (
     UNKNOWN,
@@ -20,9 +20,8 @@ from headgate.durability.lineage import (
     no_manifest,
 )
 from headgate.durability.manifest import cut_at, read_lineage, read_manifest, write_manifest
-from headgate.durability.receiving import Nowhere
 from headgate.durability.recovery import recover_store
-from headgate.durability.retention import rebuilt_floor
+from headgate.durability.retention import read_floor, rebuilt_floor, write_floor
 from headgate.errors import DamageError, InputError
 from headgate.io import Disk, make_folders
 

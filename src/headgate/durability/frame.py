@@ -19,10 +19,9 @@ import xxhash
 from headgate.durability import format as layout
 from headgate.durability.commit import Batch, Changes, Commit, Inlet, pieces_in, rows_in
 from headgate.durability.decoding import batch_of, checked_changes, checked_meta, json_of
-from headgate.durability.describing import Shapes
+from headgate.durability.describing import Shapes, unpack
 from headgate.durability.format import Position
-from headgate.durability.packing import unpack
-from headgate.durability.plain import Piece, PlainBatch, size_of
+from headgate.durability.plain_batches import Piece, PlainBatch, size_of
 from headgate.durability.viewing import decoded
 from headgate.errors import InvariantError
 from headgate.io import File

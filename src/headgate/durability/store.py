@@ -27,6 +27,7 @@ from headgate.durability.commit import (
     Commit,
     Durability,
     Mark,
+    Receiver,
     Recovered,
     check_durability,
     check_images,
@@ -40,8 +41,7 @@ from headgate.durability.head import Head, read_head
 from headgate.durability.lineage import UNKNOWN, Lineage
 from headgate.durability.log import SEGMENT_BYTES, LogWriter
 from headgate.durability.manifest import write_manifest
-from headgate.durability.receiving import Receiver
-from headgate.durability.recorded import read_results
+from headgate.durability.reader import read_results
 from headgate.durability.recovery import Outcome, recover_store
 from headgate.durability.retention import Retention, Trimmed, Trimmer, is_due
 from headgate.durability.scan import LogReader

@@ -2,7 +2,7 @@
 
 Long columns view the bytes that were read. Invariant: nothing that was read is used as a length or
 a place before it was found within its bounds; and so that forged bytes cannot ask for much memory,
-only so many values may be implied. How batches are written is in plain.py.
+only so many values may be implied. How batches are written is in plain_batches.py.
 """
 
 from __future__ import annotations

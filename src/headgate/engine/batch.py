@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from headgate.durability import Commit, Inlet
-from headgate.durability.plain import PlainBatch
+from headgate.durability.plain_batches import PlainBatch
 from headgate.engine.arriving import arranger_of, in_commit_order, latest_time_us
 from headgate.engine.calls.few import FewCalls
 from headgate.engine.calls.keyed import keyed, keyed_few

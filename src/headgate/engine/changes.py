@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from headgate.durability import ALIVE, SLOT
 from headgate.durability.describing import BatchShape, texts_of
-from headgate.durability.plain import PlainBatch, Texts
+from headgate.durability.plain_batches import PlainBatch, Texts
 from headgate.errors import InvariantError
 from headgate.state import index
 from headgate.state.layout import HEADER_ALIVE, WORD_BYTES, Field

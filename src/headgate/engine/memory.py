@@ -17,9 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.durability import ALIVE, SLOT, Commit, Inlet, Recovered
-from headgate.durability.commit import Changes, pieces_in
-from headgate.durability.plain import PlainBatch
-from headgate.durability.receiving import Forgotten
+from headgate.durability.commit import Changes, Forgotten, pieces_in
+from headgate.durability.plain_batches import PlainBatch
 from headgate.engine.calls.keyed import TABLE as CALLS
 from headgate.engine.calls.keyed import KeyedCalls
 from headgate.engine.changes import ALL_COLUMNS, ChangedRows, Written

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.durability.frame import PIECE_ROWS_MAX
-from headgate.durability.plain import PlainBatch
+from headgate.durability.plain_batches import PlainBatch
 from headgate.engine.arriving import arranger_of, is_sorted_throughout
 from headgate.engine.calls.keyed import KEY
 from headgate.engine.journal import OpenRecord

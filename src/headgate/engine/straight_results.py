@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from headgate.durability.describing import BatchShape
 from headgate.durability.frame import PIECE_ROWS_MAX
-from headgate.durability.plain import (
+from headgate.durability.plain_batches import (
     Counted,
     Nulls,
     PlainBatch,

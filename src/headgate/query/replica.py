@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.durability import ALIVE, SLOT
-from headgate.durability.plain import PlainBatch, Texts
+from headgate.durability.plain_batches import PlainBatch, Texts
 from headgate.query import mirror
 from headgate.state.columns import to_stored
 from headgate.state.compiled import numba

@@ -20,8 +20,8 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from headgate.durability.floor import Hold
 from headgate.durability.reader import StoreReader
+from headgate.durability.retention import Hold
 from headgate.errors import InputError
 from headgate.spark.filters import is_supported, select_rows
 from headgate.spark.selection import (

@@ -10,8 +10,8 @@ import pytest
 
 from headgate.durability import Commit, StoreReader
 from headgate.durability import format as layout
+from headgate.durability.describing import unpack
 from headgate.durability.frame import PayloadPart
-from headgate.durability.packing import unpack
 from tests.unit.durability.conftest import Place
 from tests.unit.durability.packed import packed
 

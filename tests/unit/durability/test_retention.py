@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from headgate.durability import Commit, Retention, Store, StoreReader
-from headgate.durability import floor as floor_module
+from headgate.durability import retention as retention_module
 from headgate.durability.retention import SNAPSHOTS_KEPT
 from headgate.errors import DamageError, InputError
 from headgate.io import RealDisk
@@ -180,28 +180,28 @@ def test_a_lease_that_the_writer_swept_away_at_birth_is_taken_again(
         return real_exists(path)
 
     monkeypatch.setattr(place.disk, "exists", sweep_once)
-    lease = floor_module.take_lease(place.disk, place.path, 0)
+    lease = retention_module.take_lease(place.disk, place.path, 0)
     assert lease is not None and swept
-    assert floor_module.leased_epochs(place.disk, place.path, 0) == [0]
+    assert retention_module.leased_epochs(place.disk, place.path, 0) == [0]
     lease.release()
-    assert floor_module.leased_epochs(place.disk, place.path, 0) == []
+    assert retention_module.leased_epochs(place.disk, place.path, 0) == []
 
 
 def test_a_hold_is_taken_again_when_the_floor_rose_meanwhile(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = lived(place, 12, 5, None)
-    real_lease = floor_module.take_lease
+    real_lease = retention_module.take_lease
 
     def slow_lease(*arguments: Any) -> Any:
         monkeypatch.undo()
         store.trim(Retention(snapshots=1))
         return real_lease(*arguments)
 
-    monkeypatch.setattr(floor_module, "take_lease", slow_lease)
+    monkeypatch.setattr(retention_module, "take_lease", slow_lease)
     with place.reader().hold() as held:
         assert held.first_epoch == 10
-        assert floor_module.leased_epochs(place.disk, place.path, 0) == [10]
+        assert retention_module.leased_epochs(place.disk, place.path, 0) == [10]
 
 
 def test_a_store_that_was_trimmed_once_keeps_its_floor_when_it_keeps_everything(
@@ -310,7 +310,7 @@ def test_a_lease_that_cannot_be_tested_is_taken_for_a_living_one(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = lived(place, 12, 5, None)
-    lease = floor_module.take_lease(place.disk, place.path, 0)
+    lease = retention_module.take_lease(place.disk, place.path, 0)
     assert lease is not None
 
     def refused(path: str) -> Any:

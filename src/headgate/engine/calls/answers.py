@@ -19,7 +19,14 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.durability.describing import BatchShape
-from headgate.durability.plain import Counted, Encoded, Nulls, PlainBatch, PlainColumn, encoded
+from headgate.durability.plain_batches import (
+    Counted,
+    Encoded,
+    Nulls,
+    PlainBatch,
+    PlainColumn,
+    encoded,
+)
 from headgate.engine.metrics import Tally
 from headgate.engine.results import OUTCOME_WORDS, Result, as_results, with_epoch
 from headgate.execution.run import ABORTED, COMMITTED, OUTCOMES

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from headgate.durability import Store, StoreReader
-from headgate.durability.receiving import Nowhere
+from headgate.durability.commit import Nowhere
 from headgate.engine.declaring.declarations import (
     check_format,
     check_parents,

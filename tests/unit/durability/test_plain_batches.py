@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.durability import format as layout
-from headgate.durability import plain, viewing
+from headgate.durability import plain_batches, viewing
 from headgate.durability.describing import BatchShape, Shapes
 from headgate.durability.frame import PayloadPart
-from headgate.durability.plain import Counted, PlainBatch, Sparse, Texts
+from headgate.durability.plain_batches import Counted, PlainBatch, Sparse, Texts
 from headgate.durability.viewing import IMPLIED_MAX, decoded
 from tests.unit.durability.test_packing import BATCH
 
@@ -185,7 +185,7 @@ def test_what_is_known_of_a_column_need_not_be_found_out(
     most: int, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As an engine knows of its results; also where there are too many to imply them."""
-    monkeypatch.setattr(plain, "IMPLIED_MAX", most)
+    monkeypatch.setattr(plain_batches, "IMPLIED_MAX", most)
     words = pa.array(["committed", "aborted"])
     kinds = [("position", pa.int64()), ("outcome", WORDS), ("reason", WORDS), ("x", pa.float64())]
     shape = BatchShape.of(pa.schema(kinds), [words, words])
@@ -244,7 +244,7 @@ def test_shapes_see_another_schema_or_dictionary_under_the_same_name() -> None:
 
 
 def test_values_beyond_what_may_be_implied_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain, "IMPLIED_MAX", 2500)
+    monkeypatch.setattr(plain_batches, "IMPLIED_MAX", 2500)
     batch = pa.record_batch({name: np.arange(1000) for name in "abcd"})
     content = encoded(batch)
     assert len(content) > 2 * 8000 and decoded(pa.py_buffer(content)).equals(batch)

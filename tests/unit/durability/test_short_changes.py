@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 import headgate as hg
-from headgate.durability import ALIVE, SLOT, Commit, Store, receiving
-from headgate.durability.receiving import SHORT_ROWS, ShortChanges
+from headgate.durability import ALIVE, SLOT, Commit, Store, recovery
+from headgate.durability.recovery import SHORT_ROWS, ShortChanges
 from headgate.durability.scan import LogReader
 from headgate.engine.memory import Restoring
 from headgate.errors import DamageError
@@ -59,7 +59,7 @@ def test_a_reopened_store_has_the_rows_that_were_written(
     tmp_path: Path, seed: int, gathered_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows, epoch = write(tmp_path / "store", seed)
-    monkeypatch.setattr(receiving, "_GATHERED_BYTES", gathered_bytes)
+    monkeypatch.setattr(recovery, "_GATHERED_BYTES", gathered_bytes)
     with hg.open(str(tmp_path / "store"), tables=[things], transactions=[put, drop]) as engine:
         found = engine.sql("select id, name, weight from things").rows()
         assert {one: (name, weight) for one, name, weight in found} == rows
