@@ -37,7 +37,7 @@ from headgate.durability.snapshot import newest_snapshot
 from headgate.engine.declaring.declarations import storages_of
 from headgate.engine.memory import Memory
 from headgate.io import RealDisk
-from headgate.state.storage import Storages
+from headgate.state.stored_names import Storages
 
 BIG_ROWS = 10_000_000
 THREADS = 8

@@ -18,19 +18,19 @@ import headgate as hg
 
 # What is timed, and as which part of a batch; time inside a nested call counts for that call alone.
 WATCHED = (
-    ("headgate.engine.arriving:Arranger.arrange", "order"),
+    ("headgate.engine.ordering:Arranger.arrange", "order"),
     ("headgate.execution.program:Program.resolve", "resolve"),
-    ("headgate.parallel.transactions:TransactionBatch.decide", "plan"),
-    ("headgate.parallel.transactions:TransactionBatch.crew", "plan"),
-    ("headgate.parallel.transactions:TransactionBatch.resolve", "plan"),
+    ("headgate.parallel.whole_transactions:TransactionBatch.decide", "plan"),
+    ("headgate.parallel.whole_transactions:TransactionBatch.crew", "plan"),
+    ("headgate.parallel.whole_transactions:TransactionBatch.resolve", "plan"),
     ("headgate.parallel.units:UnitBatch.__init__", "plan"),
     ("headgate.parallel.units:UnitCrew.__init__", "plan"),
-    ("headgate.isolation.executor:Executor.execute", "execute"),
+    ("headgate.isolation.levels:Executor.execute", "execute"),
     ("headgate.engine.batch:build_results", "results"),
     # The same of a batch that goes the straight path.
-    ("headgate.engine.straight:StraightPath.take", "order"),
-    ("headgate.execution.straight:StraightRun.place_rows", "resolve"),
-    ("headgate.execution.straight:StraightRun.run", "execute"),
+    ("headgate.engine.straight_path:StraightPath.take", "order"),
+    ("headgate.execution.straight_run:StraightRun.place_rows", "resolve"),
+    ("headgate.execution.straight_run:StraightRun.run", "execute"),
     ("headgate.engine.straight_results:StraightResults.made", "results"),
 )
 PARTS = ("order", "resolve", "plan", "execute", "results", "rest")

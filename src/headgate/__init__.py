@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from headgate import testing as testing
     from headgate.compiling.actions import abort, decimal, delete
     from headgate.durability import Retention
-    from headgate.engine.declaring.migrating import migrate
+    from headgate.engine.declaring.applying import migrate
     from headgate.engine.declaring.migrations import Migration
     from headgate.engine.declaring.trial import Trial
     from headgate.engine.engine import Engine
@@ -94,7 +94,7 @@ _HOMES = {
     ),
     "engine.engine": "Engine",
     "compiling.actions": "abort decimal delete",
-    "engine.declaring.migrating": "migrate",
+    "engine.declaring.applying": "migrate",
     "engine.declaring.trial": "Trial",
     "engine.declaring.migrations": "Migration",
     "query.answer": "Answer",

@@ -24,8 +24,8 @@ from headgate.parallel import scheme as schemes_of_engine
 from headgate.parallel.crew import Crew
 from headgate.parallel.precedence import PD, TD, chain_tasks, link, unit_tasks
 from headgate.parallel.scheme import make_scheme
-from headgate.parallel.transactions import TransactionBatch
 from headgate.parallel.units import UnitCrew
+from headgate.parallel.whole_transactions import TransactionBatch
 
 SMALL = replace(
     race.QUICK, rounds_min=2, rounds_max=2, seconds=0.0, phase_batches=2, plan_repeats=1,

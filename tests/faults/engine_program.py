@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 import headgate as hg
-from headgate.engine import straight
+from headgate.engine import straight_path
 
 ACCOUNTS = 50
 TOTAL = ACCOUNTS * 100
@@ -55,7 +55,7 @@ def balances(engine: hg.Engine) -> list[tuple[int, int]]:
 
 
 def main(path: str, last_epoch: int, recovery: str) -> None:
-    straight.SECTION_EVENTS = 64
+    straight_path.SECTION_EVENTS = 64
     with open_bank(path, recovery=recovery) as engine:
         print(engine.epoch, flush=True)
         while engine.epoch < last_epoch:

@@ -15,7 +15,7 @@ import pytest
 
 from headgate.durability import StoreReader
 from headgate.errors import HeadgateError
-from headgate.query.stored import read_table
+from headgate.query.store_tables import read_table
 from tests.faults import engine_program as program
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,7 +13,7 @@ import pytest
 import headgate as hg
 from headgate.durability import StoreReader, folder, manifest
 from headgate.errors import DamageError
-from headgate.query.stored import query_store
+from headgate.query.store_tables import query_store
 from headgate.testing.disk import SimulatedClock, SimulatedCrash, SimulatedDisk
 from headgate.testing.survival import Survival
 from tests.faults.tally import Tally

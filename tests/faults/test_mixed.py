@@ -19,11 +19,11 @@ import headgate as hg
 from headgate.cli.commands import app
 from headgate.durability import StoreReader, backup, restore, verify
 from headgate.durability import format as layout
-from headgate.durability.frame import commit_of
+from headgate.durability.log_record import commit_of
 from headgate.durability.scan import LogReader
 from headgate.errors import DamageError, HeadgateError
 from headgate.io import RealDisk
-from headgate.query.stored import query_store
+from headgate.query.store_tables import query_store
 
 things = hg.Table("things", "id bigint, v bigint", key="id")
 

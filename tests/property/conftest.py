@@ -12,7 +12,7 @@ import pytest
 
 from headgate.engine import reading
 from headgate.execution import program
-from headgate.parallel import readiness
+from headgate.parallel import scheduler
 from headgate.query.sql import Answer, run_sql
 
 WHOLE_TABLE = re.compile(r'select \* from "(\w+)"')
@@ -25,8 +25,8 @@ def kernels_are_built_once() -> Iterator[None]:
     program_build_kernel = program.build_kernel
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(program, "build_kernel", lambda one, *more: build(tuple(one), *more))
-        units = functools.cache(readiness.build_unit_kernels)
-        patch.setattr(readiness, "build_unit_kernels", units)
+        units = functools.cache(scheduler.build_unit_kernels)
+        patch.setattr(scheduler, "build_unit_kernels", units)
         yield
 
 

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 
 import headgate as hg
-from headgate.engine import arriving
-from headgate.engine.arriving import Arranger
+from headgate.engine import ordering
 from headgate.engine.journal import Journal
+from headgate.engine.ordering import Arranger
 from headgate.execution import interpreter, program
 from headgate.execution.interpreter import Interpreter, RecordView
 from headgate.kernels import building
@@ -146,9 +146,9 @@ def keep_alive(self: Interpreter, copies: dict[Any, Any]) -> None:
 
 
 def ties_last_first(patch: pytest.MonkeyPatch) -> None:
-    sort_rows = arriving.sort_rows
-    patch.setattr(arriving, "is_sorted_throughout", lambda keys: False)
-    patch.setattr(arriving, "sort_rows", lambda keys, rows: sort_rows(keys, rows[::-1].copy()))
+    sort_rows = ordering.sort_rows
+    patch.setattr(ordering, "is_sorted_throughout", lambda keys: False)
+    patch.setattr(ordering, "sort_rows", lambda keys, rows: sort_rows(keys, rows[::-1].copy()))
 
 
 def no_event_is_late(patch: pytest.MonkeyPatch) -> None:

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 import headgate as hg
 from headgate.durability import verify
 from headgate.engine import batch as batches
-from headgate.engine import straight
+from headgate.engine import straight_path
 from headgate.errors import StoreError
-from headgate.parallel import ahead
+from headgate.parallel.sections import LookAhead
 from headgate.testing import SerialOracle, SimulatedDisk, difference, results_difference
 from tests.property.test_straight import (
     CELLS,
@@ -41,7 +41,7 @@ SECTION = 16
 def sections(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
     """Short sections, whose look-ups ahead are there from the first; where their slots were."""
     places: list[int | None] = []
-    is_ready, run = ahead.LookAhead.is_ready, straight.StraightRun.run
+    is_ready, run = LookAhead.is_ready, straight_path.StraightRun.run
 
     def ready(self: Any) -> bool:
         is_ready(self)
@@ -52,9 +52,9 @@ def sections(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
         places.append(place)
         return run(self, begin, end, interpret, place)
 
-    monkeypatch.setattr(straight, "SECTION_EVENTS", SECTION)
-    monkeypatch.setattr(ahead.LookAhead, "is_ready", ready)
-    monkeypatch.setattr(straight.StraightRun, "run", noted)
+    monkeypatch.setattr(straight_path, "SECTION_EVENTS", SECTION)
+    monkeypatch.setattr(LookAhead, "is_ready", ready)
+    monkeypatch.setattr(straight_path.StraightRun, "run", noted)
     return places
 
 
@@ -113,7 +113,7 @@ def test_the_log_of_sections_is_that_of_a_whole_batch(
 
 
 def test_routes_lists_texts_and_new_rows_in_sections(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(straight, "SECTION_EVENTS", 3)
+    monkeypatch.setattr(straight_path, "SECTION_EVENTS", 3)
     given_ = {"tables": [boxes, cells], "transactions": list(MIXED.values())}
     options = {"route_by": "kind", "order_by": "ts"}
 

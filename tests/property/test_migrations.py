@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import headgate as hg
 from headgate.durability import StoreReader
-from headgate.query.stored import read_table
+from headgate.query.store_tables import read_table
 from headgate.testing import SimulatedClock, SimulatedDisk
 from tests.property import making
 

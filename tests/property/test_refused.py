@@ -12,7 +12,7 @@ import pytest
 import headgate as hg
 from headgate.execution import program
 from headgate.kernels import building, in_place, over_versions, protocols, shares
-from headgate.parallel import readiness, scheduler, transactions
+from headgate.parallel import scheduler, whole_transactions
 from headgate.testing import SerialOracle, difference, results_difference
 from tests.property.seeding import plant
 
@@ -45,16 +45,16 @@ def events(seed: int, count: int = 200) -> pa.Table:
 def attempts(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The kernels that are compiled, in turn; nothing is taken from those built before."""
     found: list[Any] = []
-    real = readiness.compile_first
+    real = scheduler.compile_first
 
     def noted(one: Any) -> None:
         found.append(one)
         real(one)
 
-    monkeypatch.setattr(readiness, "compile_first", noted)
+    monkeypatch.setattr(scheduler, "compile_first", noted)
     monkeypatch.setattr(program, "build_kernel", building.build_kernel)
     for name in ("build_unit_kernels", "build_transaction_kernels", "build_protocol_kernels"):
-        monkeypatch.setattr(readiness, name, getattr(building, name))
+        monkeypatch.setattr(scheduler, name, getattr(building, name))
     return found
 
 
@@ -128,7 +128,7 @@ def test_the_model_builds_no_graph_for_what_it_cannot_have(
     writers: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch, attempts: list[Any]
 ) -> None:
     built: list[str] = []
-    real_graph, real_batch = transactions.build_graph, scheduler.UnitBatch
+    real_graph, real_batch = whole_transactions.build_graph, scheduler.UnitBatch
 
     def graph(*given: Any) -> Any:
         built.append("transactions")
@@ -138,7 +138,7 @@ def test_the_model_builds_no_graph_for_what_it_cannot_have(
         built.append("operations")
         return real_batch(*given)
 
-    monkeypatch.setattr(transactions, "build_graph", graph)
+    monkeypatch.setattr(whole_transactions, "build_graph", graph)
     monkeypatch.setattr(scheduler, "UnitBatch", batch)
     for writer in writers:
         broken(writer)(monkeypatch)
@@ -164,7 +164,7 @@ def test_the_model_does_without_single_operations(
     def refuse(*_: Any) -> Any:
         raise NotImplementedError("not this one")
 
-    monkeypatch.setattr(readiness, "build_unit_kernels", refuse)
+    monkeypatch.setattr(scheduler, "build_unit_kernels", refuse)
     decisions = run_three("auto", cost_ns=500_000.0)
     assert any("single operations do not compile: NotImpl" in one.why for one in decisions)
     with hg.open(None, tables=[jars], transactions=[pour]) as engine:

@@ -12,7 +12,7 @@ import pytest
 
 import headgate as hg
 from headgate.parallel import graph as graphs
-from headgate.parallel import scheme, transactions
+from headgate.parallel import scheme, whole_transactions
 
 accounts = hg.Table("accounts", "id bigint, balance double, n bigint", key="id", check="n < 60")
 
@@ -132,7 +132,7 @@ def test_the_order_within_a_stratum_does_not_matter(
     serial: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build = graphs.build_graph
-    monkeypatch.setattr(transactions, "build_graph", lambda *found: backwards(build(*found)))
+    monkeypatch.setattr(whole_transactions, "build_graph", lambda *found: backwards(build(*found)))
     found = outcome_of(5, 0.0, scheme="strata", threads=2)
     assert found[0].equals(serial["high", 0.0][0])
     assert found[1].equals(serial["high", 0.0][1])
@@ -147,7 +147,7 @@ def test_a_dropped_dependency_is_caught(serial: Any, monkeypatch: pytest.MonkeyP
         return sources[:0], targets[:0]
 
     monkeypatch.setattr(graphs, "_link", forget)
-    monkeypatch.setattr(transactions, "build_graph", lambda *found: backwards(build(*found)))
+    monkeypatch.setattr(whole_transactions, "build_graph", lambda *found: backwards(build(*found)))
     found = outcome_of(5, 0.0, scheme="strata", threads=1)
     assert not found[0].equals(serial["high", 0.0][0])
 

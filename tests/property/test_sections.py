@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import headgate as hg
-from headgate.isolation.executor import Executor
+from headgate.isolation.levels import Executor
 from headgate.parallel import scheduler, sections
 from tests.property.test_schemes import CONTENTION, accounts, deposit, make_events, move
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import headgate as hg
 from headgate.engine import batch as batches
-from headgate.engine.straight import StraightPath
+from headgate.engine.straight_path import StraightPath
 from headgate.testing import SerialOracle, SimulatedClock, difference, results_difference
 
 KEYS = 12

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import headgate as hg
 from headgate.kernels import building, over_versions
-from headgate.parallel import precedence, readiness, sections, units
+from headgate.parallel import precedence, scheduler, sections, units
 from headgate.testing import SerialOracle, difference, results_difference
 from tests.property import making
 from tests.property.family import FAMILY
@@ -262,5 +262,5 @@ def test_an_abort_that_forgets_the_rest_is_caught(
 
     monkeypatch.setenv("HEADGATE_CACHE", str(tmp_path))
     monkeypatch.setattr(over_versions, "fail", forget)
-    monkeypatch.setattr(readiness, "build_unit_kernels", building.build_unit_kernels)
+    monkeypatch.setattr(scheduler, "build_unit_kernels", building.build_unit_kernels)
     assert not same(spent(5, scheme="strata-operation-lazy", threads=1), serial["high"])

@@ -16,7 +16,7 @@ import pytest
 
 import headgate as hg
 from headgate.errors import shown
-from headgate.web.answers import plain
+from headgate.web.bodies import plain
 from tests.web.bank import open_bank
 from tests.web.conftest import Running
 

@@ -18,7 +18,7 @@ import pytest
 
 import headgate as hg
 from headgate.errors import InputError
-from headgate.web.answers import ARROW
+from headgate.web.bodies import ARROW
 from tests.web.bank import ACCOUNTS, TOTAL, open_bank, transfer
 from tests.web.conftest import PROGRAM, Running, serving
 

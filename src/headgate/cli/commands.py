@@ -25,7 +25,7 @@ from headgate.durability.format import VERSION as STORE_FORMAT
 from headgate.durability.manifest import version_at
 from headgate.durability.reader import stored_names
 from headgate.errors import HeadgateError, InputError
-from headgate.query.stored import query_store, read_table, tables_of
+from headgate.query.store_tables import query_store, read_table, tables_of
 
 UUID = re.compile(r"([0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from headgate.cli import output
-from headgate.engine.declaring.migrating import MEND, checked, migrate
+from headgate.engine.declaring.applying import MEND, checked, migrate
 from headgate.engine.declaring.migrations import Migration
 from headgate.engine.declaring.trial import Trial
 from headgate.errors import InputError

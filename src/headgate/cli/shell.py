@@ -19,7 +19,7 @@ import duckdb
 from headgate.cli import output, stores
 from headgate.durability import StoreReader
 from headgate.errors import HeadgateError, InputError
-from headgate.query.stored import RESULT_COLUMNS, RESULTS, query_store, tables_of
+from headgate.query.store_tables import RESULT_COLUMNS, RESULTS, query_store, tables_of
 from headgate.state.schema import Schema
 
 if TYPE_CHECKING:

@@ -17,9 +17,7 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from headgate.compiling.decimals import decimal_constant
-from headgate.compiling.plain import constant
-from headgate.compiling.refusals import ALWAYS, Refusal
-from headgate.compiling.values import (
+from headgate.compiling.numba_types import (
     I64,
     AbortType,
     EventType,
@@ -29,6 +27,8 @@ from headgate.compiling.values import (
     TextType,
     abort_type,
 )
+from headgate.compiling.refusals import ALWAYS, Refusal
+from headgate.compiling.uncompiled import constant
 from headgate.errors import InputError
 from headgate.state.compiled import overload
 from headgate.state.layout import HEADER_ALIVE

@@ -24,15 +24,15 @@ from headgate.compiling import actions
 from headgate.compiling.bytecode import is_filled, is_user_function, mended_code, references
 from headgate.compiling.containers import same_length
 from headgate.compiling.exactness import refuse_inexact
+from headgate.compiling.numba_types import AbortType, store_column, text_of
 from headgate.compiling.operators import (
     CHECKED_BUILTINS,
     CHECKED_MATH,
     CHECKED_OPERATORS,
     real_power,
 )
-from headgate.compiling.plain import MAX, MIN
 from headgate.compiling.refusals import ALWAYS, Refusal, describe_error
-from headgate.compiling.values import AbortType, store_column, text_of
+from headgate.compiling.uncompiled import MAX, MIN
 from headgate.errors import DeclarationError
 from headgate.state.compiled import lowered_only
 from headgate.state.strings import text_code

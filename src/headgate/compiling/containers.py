@@ -14,7 +14,7 @@ from numba.core.imputils import RefType, iternext_impl, lower_builtin
 from numba.core.typing.templates import AbstractTemplate, infer, signature
 from numba.extending import intrinsic
 
-from headgate.compiling.values import (
+from headgate.compiling.numba_types import (
     I64,
     STORED_LLVM,
     ItemsType,

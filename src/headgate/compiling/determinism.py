@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from headgate.compiling.bytecode import Code, Line, codes, is_own_code, references
-from headgate.compiling.plain import MAX, MIN
+from headgate.compiling.uncompiled import MAX, MIN
 from headgate.errors import DeclarationError
 
 _HAND_OVER = "put it into a column of the event"

@@ -15,6 +15,7 @@ from typing import Any
 from numba.core import ir, types
 
 from headgate.compiling.decimals import INTEGER_DIGITS, DecimalType
+from headgate.compiling.numba_types import AbortType, store_column
 from headgate.compiling.operators import (
     CHECKED_BUILTINS,
     CHECKED_MATH,
@@ -22,7 +23,6 @@ from headgate.compiling.operators import (
     real_power,
 )
 from headgate.compiling.refusals import Refusal
-from headgate.compiling.values import AbortType, store_column
 
 _EXACT_MAX = 2**53  # every integer up to here is a float
 _COMPARING = {

@@ -12,7 +12,7 @@ from numba.core import types
 from numba.extending import intrinsic, register_jitable
 
 from headgate.compiling.floats import quotient
-from headgate.compiling.plain import MIN, NEGATIVE_EXPONENT
+from headgate.compiling.uncompiled import MIN, NEGATIVE_EXPONENT
 
 _NEGATIVE_SHIFT = "negative shift count"
 

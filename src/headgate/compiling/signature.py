@@ -9,7 +9,7 @@ from typing import Any
 
 from headgate.compiling.actions import delete
 from headgate.compiling.bytecode import Effects, effects_of
-from headgate.compiling.values import EventType, OutputType, RecordType, RowsType
+from headgate.compiling.numba_types import EventType, OutputType, RecordType, RowsType
 from headgate.state.layout import Layout, record_layout, row_layout
 from headgate.state.schema import Schema
 from headgate.state.table import Access, Table

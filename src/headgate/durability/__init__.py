@@ -16,7 +16,7 @@ from headgate.durability.commit import (
 )
 from headgate.durability.copying import Copied, backup, restore
 from headgate.durability.examination import Report, verify
-from headgate.durability.frame import OpenFrame
+from headgate.durability.log_record import OpenFrame
 from headgate.durability.reader import StoreReader
 from headgate.durability.recovery import require_fingerprint
 from headgate.durability.retention import Hold, Retention, Trimmed

@@ -19,8 +19,8 @@ import pyarrow as pa
 from headgate.durability import format as layout
 from headgate.durability.commit import SLOT, Mark
 from headgate.durability.decoding import decoding
-from headgate.durability.frame import changes_in, meta_of, results_of
 from headgate.durability.lineage import Lineage
+from headgate.durability.log_record import changes_in, meta_of, results_of
 from headgate.durability.replay import Replay
 from headgate.durability.scan import FoundFrame, LogReader
 from headgate.durability.snapshot import Block, Snapshot, newest_snapshot, write_snapshot

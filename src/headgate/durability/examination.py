@@ -16,9 +16,9 @@ from typing import Any
 from headgate.durability import format as layout
 from headgate.durability.decoding import finding
 from headgate.durability.format import Position
-from headgate.durability.frame import commit_of
 from headgate.durability.head import Published, read_head
 from headgate.durability.lineage import check_lineage, is_left_alone, no_manifest
+from headgate.durability.log_record import commit_of
 from headgate.durability.manifest import read_lineage, read_manifest, version_at
 from headgate.durability.retention import hold
 from headgate.durability.scan import FoundFrame, LogReader, Tail, Torn, whole_frames

@@ -18,8 +18,8 @@ from headgate.durability import format as layout
 from headgate.durability.commit import Commit
 from headgate.durability.describing import Shapes
 from headgate.durability.format import Position
-from headgate.durability.frame import OpenFrame
 from headgate.durability.lineage import UNKNOWN, Lineage
+from headgate.durability.log_record import OpenFrame
 from headgate.durability.scan import FoundFrame
 from headgate.errors import InvariantError
 from headgate.io import Clock, Disk, File

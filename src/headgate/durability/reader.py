@@ -18,9 +18,9 @@ from headgate.durability import format as layout
 from headgate.durability.commit import SLOT, Commit, CommitInfo
 from headgate.durability.decoding import accessing, decoding, missing
 from headgate.durability.format import Position
-from headgate.durability.frame import changes_in, commit_of, meta_of, results_of
 from headgate.durability.head import damaged_slots, read_head
 from headgate.durability.lineage import check_lineage, is_left_alone, no_manifest
+from headgate.durability.log_record import changes_in, commit_of, meta_of, results_of
 from headgate.durability.manifest import read_lineage, read_manifest, version_at
 from headgate.durability.replay import Replay
 from headgate.durability.retention import Hold, hold, hold_for, read_floor

@@ -27,8 +27,8 @@ from headgate.durability.commit import (
     RowPlace,
 )
 from headgate.durability.format import Position
-from headgate.durability.frame import changes_in, commit_of, inlets_of, meta_of
 from headgate.durability.head import Published
+from headgate.durability.log_record import changes_in, commit_of, inlets_of, meta_of
 from headgate.durability.replay import Replay
 from headgate.durability.scan import FoundFrame, LogReader, Tail, Torn, read_buffer
 from headgate.durability.snapshot import Snapshot, snapshot_epochs

@@ -20,8 +20,8 @@ from headgate.durability import format as layout
 from headgate.durability.commit import SLOT, Inlet, Mark, RowPlace
 from headgate.durability.decoding import batch_of, check_counts, checked_image, decoding, json_of
 from headgate.durability.format import Position
-from headgate.durability.frame import EncodeBuffer, batches_of, inlet_meta, pieces_of
 from headgate.durability.lineage import UNKNOWN, Lineage
+from headgate.durability.log_record import EncodeBuffer, batches_of, inlet_meta, pieces_of
 from headgate.durability.scan import read_buffer
 from headgate.errors import DamageError
 from headgate.io import Disk, File

@@ -36,10 +36,10 @@ from headgate.durability.commit import (
 )
 from headgate.durability.compaction import write_next
 from headgate.durability.folder import check_folder, prepare_folder, sound_floor
-from headgate.durability.frame import OpenFrame
 from headgate.durability.head import Head, read_head
 from headgate.durability.lineage import UNKNOWN, Lineage
 from headgate.durability.log import SEGMENT_BYTES, LogWriter
+from headgate.durability.log_record import OpenFrame
 from headgate.durability.manifest import write_manifest
 from headgate.durability.reader import read_results
 from headgate.durability.recovery import Outcome, recover_store

@@ -1,1 +1,1 @@
-"""The engine: the way of an event as prose: arriving, a batch, its results, calls, reading."""
+"""The engine: the way of an event as prose: ordering, a batch, its results, calls, reading."""

@@ -1,8 +1,8 @@
 """Batches: the way of events from their arrival to a committed epoch.
 
-    arrive     who runs, in what order, who waits or is late         arriving.py
+    arrive     who runs, in what order, who waits or is late         ordering.py
     resolve    keys to row slots                                     execution/program.py, state/
-    execute    compiled kernels over the rows                        isolation/executor.py and below
+    execute    compiled kernels over the rows                        isolation/levels.py and below
     commit     results; append to the log, sync, publish             results.py, journal.py
 
 One commit point: the synced log record of the epoch. If anything fails between the first change of
@@ -19,7 +19,6 @@ import pyarrow as pa
 
 from headgate.durability import Commit, Inlet
 from headgate.durability.plain_batches import PlainBatch
-from headgate.engine.arriving import arranger_of, in_commit_order, latest_time_us
 from headgate.engine.calls.few import FewCalls
 from headgate.engine.calls.keyed import keyed, keyed_few
 from headgate.engine.calls.values import FewEvents
@@ -28,6 +27,7 @@ from headgate.engine.events import carried_kinds, with_nulls
 from headgate.engine.journal import EngineLock, Guard, Journal, OpenRecord
 from headgate.engine.memory import Memory
 from headgate.engine.metrics import Meter, StreamMetrics
+from headgate.engine.ordering import arranger_of, in_commit_order, latest_time_us
 from headgate.engine.origins import Applied, Caller, Origins
 from headgate.engine.reading import ahead_of_readers
 from headgate.engine.rerun import Border, check_same_results, is_code_changed, read_terms
@@ -39,12 +39,12 @@ from headgate.engine.results import (
     results_arrow,
     with_epoch,
 )
-from headgate.engine.straight import Plain, StraightBatch, StraightPath, straight_of
+from headgate.engine.straight_path import Plain, StraightBatch, StraightPath, straight_of
 from headgate.engine.stream import Idle, Streams, check_flush, latest_seen_us
 from headgate.engine.terms import Origin, Terms
 from headgate.execution.program import Program
 from headgate.io import Clock
-from headgate.isolation.executor import Execution, Executor
+from headgate.isolation.levels import Execution, Executor
 from headgate.parallel.figures import Figures
 from headgate.state.spaces import EventRows
 from headgate.transactions import Transaction

@@ -23,7 +23,7 @@ from headgate.durability import Retention
 from headgate.engine import opening
 from headgate.engine.calls.calling import Call, Calls, event_columns
 from headgate.engine.calls.keyed import checked_key
-from headgate.engine.declaring.migrating import checked, migrated
+from headgate.engine.declaring.applying import checked, migrated
 from headgate.engine.declaring.migrations import Migration
 from headgate.engine.journal import CLOSED, Journal
 from headgate.engine.metrics import Metrics

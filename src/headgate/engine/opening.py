@@ -25,6 +25,7 @@ from headgate.durability import Retention, StoreReader
 from headgate.engine.batch import Batches
 from headgate.engine.calls.calling import Calls
 from headgate.engine.calls.keyed import Once
+from headgate.engine.declaring.applying import declared_after
 from headgate.engine.declaring.declarations import (
     DeclaredStreams,
     first_names,
@@ -34,7 +35,6 @@ from headgate.engine.declaring.declarations import (
     refuse_broken,
     storages_of,
 )
-from headgate.engine.declaring.migrating import declared_after
 from headgate.engine.declaring.migrations import Migration
 from headgate.engine.events import complete_rows
 from headgate.engine.journal import EngineLock, Guard, Journal
@@ -46,7 +46,7 @@ from headgate.errors import InputError, LockedError, shown
 from headgate.io import Clock, Disk, RealDisk, local_folder
 from headgate.query.answer import Answer
 from headgate.state.rows import TableRows
-from headgate.state.storage import Storages
+from headgate.state.stored_names import Storages
 from headgate.state.strings import StringPool
 from headgate.state.table import Table
 from headgate.transactions import Transaction

@@ -28,9 +28,9 @@ from headgate.query.sql import (
     run_sql,
     select_rows,
 )
-from headgate.query.stored import RESULTS, read_results, read_table, unite_results
+from headgate.query.store_tables import RESULTS, read_results, read_table, unite_results
 from headgate.state.schema import Schema
-from headgate.state.storage import require_table
+from headgate.state.stored_names import require_table
 from headgate.state.table import Table
 
 Getter = Callable[[Any], Row | None]

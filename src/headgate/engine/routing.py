@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headgate.errors import InputError
-from headgate.query.stored import UNROUTED
+from headgate.query.store_tables import UNROUTED
 from headgate.state.compiled import numba
 from headgate.transactions import Transaction, find_route
 

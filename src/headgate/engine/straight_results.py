@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.durability.describing import BatchShape
-from headgate.durability.frame import PIECE_ROWS_MAX
+from headgate.durability.log_record import PIECE_ROWS_MAX
 from headgate.durability.plain_batches import (
     Counted,
     Nulls,
@@ -26,12 +26,19 @@ from headgate.durability.plain_batches import (
     viewed,
 )
 from headgate.engine.metrics import Tally
-from headgate.engine.results import OUTCOME_WORDS, reason_words, results_arrow
+from headgate.engine.results import (
+    OUTCOME_WORDS,
+    clear_bits,
+    encode_reasons,
+    own_bits,
+    pick,
+    reason_words,
+    results_arrow,
+)
 from headgate.engine.terms import Terms
 from headgate.execution.program import Program
 from headgate.execution.run import ABORTED, COMMITTED
-from headgate.execution.straight import Given
-from headgate.kernels.codes import clear_bits, encode_reasons, own_bits, pick
+from headgate.execution.straight_run import Given
 from headgate.state.columns import to_arrow
 from headgate.state.layout import STORED, WORD_BYTES, Layout
 from headgate.state.types import PLAIN_KINDS, Column

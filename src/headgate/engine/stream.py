@@ -18,17 +18,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headgate.durability import Inlet
-from headgate.engine.arriving import Arranged
 from headgate.engine.events import as_table
 from headgate.engine.journal import Journal
 from headgate.engine.memory import Memory
 from headgate.engine.metrics import Meter, Metrics, StreamMetrics, stream_metrics
+from headgate.engine.ordering import Arranged
 from headgate.engine.origins import Feed, Way
 from headgate.engine.terms import Terms, recorded
 from headgate.errors import HeadgateError, InputError, shown
 from headgate.io import Clock
-from headgate.isolation.executor import Executor
-from headgate.isolation.levels import Recording
+from headgate.isolation.levels import Executor, Recording
 from headgate.parallel.figures import Figures
 from headgate.state.schema import Schema
 

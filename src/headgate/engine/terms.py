@@ -130,10 +130,10 @@ class Terms:
     carry: tuple[str, ...] = ()  # event columns for every result
     carried: Carried = ()  # the same with their types, once events were seen
     record: list[Recording] | None = field(default=None, compare=False)
-    # Who applies these terms for a program, made once (arriving.py).
+    # Who applies these terms for a program, made once (ordering.py).
     arrangers: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
-    # The short way of plain batches, by who runs them, made once (straight.py).
+    # The short way of plain batches, by who runs them, made once (straight_path.py).
     straight: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     # These terms with the types of what it carries, by the types of events that came.

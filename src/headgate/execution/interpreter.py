@@ -6,21 +6,29 @@ It works on the same rows and arrays as the kernel, so `compiled=False` gives th
 from __future__ import annotations
 
 import decimal
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from headgate.compiling.actions import DELETES, verdict, watched
-from headgate.compiling.plain import Exact, Int64, plain_form
 from headgate.compiling.signature import OutputColumns, Signature
-from headgate.execution.keeper import Keeper
+from headgate.compiling.uncompiled import Exact, Int64, plain_form
 from headgate.kernels.building import check_function
-from headgate.state.integrity import constraints_on
+from headgate.state.index import SLOT_MASK, TAG_MASK
+from headgate.state.integrity import (
+    child_counts,
+    constraints_on,
+    enter,
+    hash_of,
+    leave,
+    unique_entries,
+)
 from headgate.state.layout import HEADER_ALIVE, HEADER_EPOCH_SHIFT, Layout
 from headgate.state.rows import TableRows
 from headgate.state.strings import StringPool
-from headgate.state.table import Access
+from headgate.state.table import Access, Constraint, Reference, Unique
 from headgate.state.types import BOUNDS, ColumnType, fits_float
 
 # Products of two 18-digit decimals stay exact, as they do compiled.
@@ -286,3 +294,92 @@ class Interpreter:
         if words[0] >> HEADER_EPOCH_SHIFT != epoch:
             words[0] = (epoch << HEADER_EPOCH_SHIFT) | (words[0] & HEADER_ALIVE)
             work.note_change(name, slot)
+
+
+# --- the keeper: constraints over the rows of one transaction -------------------------------------
+# It does what the lines of `kernels/constraints.py` do in a kernel, on the same indexes and counts.
+
+
+Copies = Mapping[tuple[str, int], np.ndarray]  # by table and slot: the words before
+
+
+class Keeper:
+    """Keeps the constraints that one transaction may break."""
+
+    def __init__(self, tables: Mapping[str, TableRows], constraints: Sequence[Constraint]) -> None:
+        self.tables = tables
+        self.constraints = constraints
+
+    def exchange(self, copies: Copies) -> str | None:
+        """Move indexes and counts to the changed rows; back again, with the reason, if broken."""
+        if not self.constraints:
+            return None
+        changed = [
+            (name, int(slot), copy, self.tables[name].words[slot].copy())
+            for (name, slot), copy in copies.items()
+            if not _is_same(copy, self.tables[name].words[slot])
+        ]
+        for name, slot, old, new in changed:
+            self._move(name, slot, old, new)
+        for constraint in self.constraints:
+            if any(self._is_broken(constraint, name, slot) for name, slot, _, _ in changed):
+                for name, slot, old, new in changed:
+                    self._move(name, slot, new, old)
+                return constraint.reason
+        return None
+
+    def _move(self, name: str, slot: int, old: np.ndarray, new: np.ndarray) -> None:
+        for constraint in self.constraints:
+            if constraint.table != name:
+                continue
+            if isinstance(constraint, Unique):
+                entries = unique_entries(self.tables[name], constraint)
+                for words, change in ((old, leave), (new, enter)):
+                    if words[0] & HEADER_ALIVE:
+                        value = hash_of(self._values(constraint, words))
+                        change(entries, len(entries) - 1, value, slot)
+            else:
+                counts = child_counts(self.tables, constraint)
+                for words, step in ((old, -1), (new, 1)):
+                    parent = self._parent(constraint, words) if words[0] & HEADER_ALIVE else -1
+                    if parent >= 0:
+                        counts[parent] += step
+
+    def _values(self, constraint: Constraint, words: np.ndarray) -> np.ndarray:
+        record = words.view(self.tables[constraint.table].layout.dtype)[0]
+        return np.array([record[name] for name in constraint.columns], np.int64)
+
+    def _parent(self, reference: Reference, words: np.ndarray) -> int:
+        keys = self._values(reference, words).reshape(-1, 1)
+        return int(self.tables[reference.parent].find(keys, np.zeros(1, np.uint8))[0])
+
+    def _is_broken(self, constraint: Constraint, name: str, slot: int) -> bool:
+        words = self.tables[name].words[slot]
+        is_alive = bool(words[0] & HEADER_ALIVE)
+        if isinstance(constraint, Unique):
+            return name == constraint.table and is_alive and self._has_twin(constraint, slot)
+        if name == constraint.table and is_alive:
+            parent = self._parent(constraint, words)
+            if parent < 0 or not self.tables[constraint.parent].words[parent, 0] & HEADER_ALIVE:
+                return True
+        is_parent = name == constraint.parent and not is_alive
+        return is_parent and bool(child_counts(self.tables, constraint)[slot])
+
+    def _has_twin(self, unique: Unique, slot: int) -> bool:
+        rows = self.tables[unique.table]
+        entries = unique_entries(rows, unique)
+        mine = self._values(unique, rows.words[slot])
+        value, mask = int(hash_of(mine)), len(entries) - 1
+        place = (value >> 32) & mask
+        while entries[place] != 0:
+            other = int(entries[place] & SLOT_MASK) - 1
+            is_like = (int(entries[place]) ^ value) & int(TAG_MASK) == 0
+            others = self._values(unique, rows.words[other])
+            if is_like and other != slot and np.array_equal(others, mine):
+                return True
+            place = (place + 1) & mask
+        return False
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    return not (one[0] ^ other[0]) & HEADER_ALIVE and bool(np.array_equal(one[1:], other[1:]))

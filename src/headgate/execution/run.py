@@ -16,9 +16,8 @@ import pyarrow as pa
 
 from headgate.compiling.signature import Signature
 from headgate.execution.interpreter import error_reason, has_lost_its_error
-from headgate.execution.shared import SharedBatch
 from headgate.execution.spans import Spans
-from headgate.kernels.frame import Frame
+from headgate.kernels.frame import Frame, FrameLayout
 from headgate.kernels.generating_look_ups import is_found_late
 from headgate.kernels.pointers import address
 from headgate.kernels.serial import BLOCK_EVENTS
@@ -337,3 +336,25 @@ def _addresses(work: Work) -> np.ndarray:
         if column.offsets is not None:
             found[place + 1] = address(column.offsets)
     return np.array(found, np.int64)
+
+
+# --- a batch as threads share it ------------------------------------------------------------------
+# Whoever has a batch says here what it may touch; parallel/whole_transactions.py has all threads
+# plan and run it. Invariant: the frame and all that it points to live until it has run.
+
+
+@dataclass(frozen=True)
+class SharedBatch:
+    """One batch; `changed` and `counts` are where the serial loop would note what it changed."""
+
+    layout: FrameLayout
+    frame: np.ndarray
+    count: int  # of positions
+    tables: Sequence[TableRows]
+    changed: Sequence[np.ndarray]  # by table: slots, with room for all that can change
+    counts: np.ndarray  # by table: how many of them, whether one was deleted
+    undo_words: int
+    singles: int  # rows that an event names one by one, at most
+    lengths: Sequence[np.ndarray] = ()  # by access that names many rows, by event row: how many
+    order: EventRows | None = None  # None: that of the event rows
+    words: Mapping[str, np.ndarray] = field(default_factory=dict)  # others in the frame

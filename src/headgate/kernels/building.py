@@ -19,6 +19,7 @@ from headgate.compiling import cache
 from headgate.compiling.actions import decimal
 from headgate.compiling.bytecode import is_user_function, references
 from headgate.compiling.compiler import compile_along
+from headgate.compiling.numba_types import RowsType, code_of
 from headgate.compiling.refusals import reason_of
 from headgate.compiling.signature import (
     Signature,
@@ -28,7 +29,6 @@ from headgate.compiling.signature import (
     row_type,
 )
 from headgate.compiling.slicing import Cut, Slicing, slice_transaction
-from headgate.compiling.values import RowsType, code_of
 from headgate.errors import DeclarationError
 from headgate.kernels import (
     comparison,
@@ -55,7 +55,7 @@ from headgate.kernels.pointers import (
     rows_at,
     set_word,
 )
-from headgate.kernels.steps import STEPS
+from headgate.kernels.serial import STEPS
 from headgate.state.compiled import mix, prefetch, prefetch_to_write
 from headgate.state.layout import STORED, row_layout
 from headgate.state.table import Access, Constraint, Table

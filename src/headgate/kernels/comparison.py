@@ -28,7 +28,7 @@ from headgate.kernels.atomics import (
     swap_if,
     wait_for,
 )
-from headgate.kernels.binding import kernel, part
+from headgate.kernels.binding import attempt, kernel, part
 from headgate.kernels.explorations import CHUNKS_PER_THREAD
 from headgate.kernels.frame import (
     BEFORE,
@@ -56,7 +56,6 @@ from headgate.kernels.frame import (
     WRITES,
 )
 from headgate.kernels.over_versions import attempt_unit
-from headgate.kernels.pieces import attempt
 from headgate.kernels.pointers import fixed_word as fixed
 from headgate.kernels.pointers import get_word as get
 from headgate.kernels.pointers import set_word as put

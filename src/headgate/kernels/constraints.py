@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 from numba.core import types
 from numba.extending import intrinsic
 
-from headgate.compiling.values import STORED_LLVM
+from headgate.compiling.numba_types import STORED_LLVM
 from headgate.kernels.pointers import I64
 from headgate.kernels.pointers import get_word as get
 from headgate.kernels.pointers import set_word as put
-from headgate.kernels.steps import differs
+from headgate.kernels.serial import differs
 from headgate.state import integrity
 from headgate.state.compiled import linked
 from headgate.state.layout import HEADER_ALIVE, HEADER_EXCHANGED, row_layout

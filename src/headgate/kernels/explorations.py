@@ -30,7 +30,7 @@ from headgate.kernels.atomics import (
     store,
     swap_if,
 )
-from headgate.kernels.binding import kernel, part
+from headgate.kernels.binding import attempt, finish, is_over, is_run, kernel, next_stratum, part
 from headgate.kernels.frame import (
     BY_STRATUM,
     CLAIM,
@@ -44,7 +44,6 @@ from headgate.kernels.frame import (
     TIMES,
     WAITING,
 )
-from headgate.kernels.pieces import attempt, finish, is_over, is_run, next_stratum
 from headgate.kernels.pointers import fixed_word as fixed
 from headgate.kernels.pointers import get_word as get
 from headgate.kernels.pointers import set_word as put

@@ -2,7 +2,7 @@
 
 Every table has its own widths and every transaction its own accesses; so the look-up of a key, the
 step of one event and its undo, and the lists of what an event touches are written for them. All
-else is ordinary functions, which call these by the names in pieces.py. The tests
+else is ordinary functions, which call these by the names in binding.py. The tests
 keep one such text, of the transfer in the README (`sample_kernel.txt`), to be read.
 
 An access is a span of rows: those at places first..last of its slots. Where it names one row for

@@ -9,7 +9,7 @@ back as it was and run by the serial loop, which knows how to name the error.
 from __future__ import annotations
 
 from headgate.kernels.atomics import DONE_COUNT, TAIL, add, store
-from headgate.kernels.binding import kernel, part
+from headgate.kernels.binding import kernel, list_rows, part, step, undo
 from headgate.kernels.frame import (
     COUNT,
     EPOCH,
@@ -26,11 +26,10 @@ from headgate.kernels.frame import (
     WAITING,
     WRITES,
 )
-from headgate.kernels.pieces import list_rows, step, undo
 from headgate.kernels.pointers import fixed_word as fixed
 from headgate.kernels.pointers import get_word as get
 from headgate.kernels.pointers import set_word as put
-from headgate.kernels.steps import event_row
+from headgate.kernels.serial import event_row
 from headgate.kernels.ticks import USEFUL, spend, tick
 from headgate.state.compiled import linked
 

@@ -23,7 +23,7 @@ from headgate.kernels.atomics import (
     store,
     swap_if,
 )
-from headgate.kernels.binding import kernel, part
+from headgate.kernels.binding import kernel, list_units, part, perform
 from headgate.kernels.frame import (
     BASES,
     CLAIM,
@@ -56,7 +56,6 @@ from headgate.kernels.frame import (
     WAITING,
     WRITES,
 )
-from headgate.kernels.pieces import list_units, perform
 from headgate.kernels.pointers import fixed_word as fixed
 from headgate.kernels.pointers import get_word as get
 from headgate.kernels.pointers import set_word as put

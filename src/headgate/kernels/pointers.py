@@ -16,7 +16,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from headgate.compiling import bounds
-from headgate.compiling.values import (
+from headgate.compiling.numba_types import (
     STORED_LLVM,
     EventType,
     OutputType,

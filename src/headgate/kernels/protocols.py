@@ -30,7 +30,7 @@ from headgate.kernels.atomics import (
     swap_if,
     wait_for,
 )
-from headgate.kernels.binding import kernel, part
+from headgate.kernels.binding import gather, kernel, part, point, step, undo
 from headgate.kernels.frame import (
     COUNT,
     COUNTS,
@@ -61,7 +61,6 @@ from headgate.kernels.frame import (
     TABLE_WORDS,
     TURN,
 )
-from headgate.kernels.pieces import gather, point, step, undo
 from headgate.kernels.pointers import fixed_word as fixed
 from headgate.kernels.pointers import get_word as get
 from headgate.kernels.pointers import set_word as put

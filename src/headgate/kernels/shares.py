@@ -14,7 +14,17 @@ stop, and the batch is put back and run by the serial loop.
 from __future__ import annotations
 
 from headgate.kernels.atomics import NEXT, STOP, add, end_meeting, load, meet, store, wait_for
-from headgate.kernels.binding import kernel, part
+from headgate.kernels.binding import (
+    confirm,
+    deal_rows,
+    kernel,
+    match,
+    part,
+    seek,
+    step,
+    touch,
+    undo,
+)
 from headgate.kernels.frame import (
     BLOCK_STARTS,
     COUNT,
@@ -34,12 +44,10 @@ from headgate.kernels.frame import (
     SYNC,
     TIMES,
 )
-from headgate.kernels.pieces import confirm, deal_rows, match, seek, step, touch, undo
 from headgate.kernels.pointers import fixed_word as fixed
 from headgate.kernels.pointers import get_word as get
 from headgate.kernels.pointers import set_word as put
-from headgate.kernels.serial import BLOCK_EVENTS
-from headgate.kernels.steps import event_row
+from headgate.kernels.serial import BLOCK_EVENTS, event_row
 from headgate.kernels.ticks import PLANNED, USEFUL, WAITED, spend, tick
 from headgate.state.compiled import numba, prefetch
 

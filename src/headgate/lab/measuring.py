@@ -20,8 +20,8 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.compiling.actions import abort
-from headgate.engine.arriving import Arranger
 from headgate.engine.engine import Engine, open_engine
+from headgate.engine.ordering import Arranger
 from headgate.engine.terms import of_calls
 from headgate.errors import InvariantError
 from headgate.execution.run import Run

@@ -20,7 +20,7 @@ from html import escape
 import numpy as np
 
 from headgate.errors import InputError
-from headgate.lab.replays import (
+from headgate.lab.virtual_cores import (
     replay_chains,
     replay_depth,
     replay_partitions,

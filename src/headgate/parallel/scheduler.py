@@ -13,15 +13,23 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
+from headgate.compiling.refusals import reason_of
 from headgate.errors import InputError
 from headgate.execution.program import Program
-from headgate.execution.run import Run, Work
-from headgate.execution.shared import SharedBatch
+from headgate.execution.run import Run, SharedBatch, Work
 from headgate.io import Clock, RealClock
 from headgate.kernels import ticks
+from headgate.kernels.building import (
+    UnitKernels,
+    build_protocol_kernels,
+    build_transaction_kernels,
+    build_unit_kernels,
+    compile_first,
+)
 from headgate.parallel.decision import (
     Attempts,
     Decision,
@@ -33,12 +41,10 @@ from headgate.parallel.decision import (
 )
 from headgate.parallel.figures import Figures, measure
 from headgate.parallel.precedence import Scratch
-from headgate.parallel.readiness import PLAN, UNIT_PLAN, Readiness
-from headgate.parallel.scheme import SERIAL, Scheme, make_scheme
+from headgate.parallel.scheme import PLAN, SERIAL, UNIT_PLAN, Scheme, make_scheme, needed
 from headgate.parallel.sections import cut, nest, run_in_turn
-from headgate.parallel.sharing import Sharing
-from headgate.parallel.transactions import TransactionBatch
 from headgate.parallel.units import UnitBatch, UnitCrew
+from headgate.parallel.whole_transactions import Sharing, TransactionBatch
 from headgate.state.compiled import cache_folder
 from headgate.state.spaces import EventRows
 
@@ -330,3 +336,80 @@ class Scheduler:
         with self._lock:
             before: Mapping[str, float] = self.breakdown or {}
             self.breakdown = {part: before.get(part, 0.0) + s for part, s in found.items()}
+
+
+# --- whether the kernels of a scheme compile, found out once --------------------------------------
+# What does not compile costs nobody a batch: it is tried before anything runs, the batch runs
+# serially, which gives the bytes that every scheme promises, and the decision says why.
+
+
+class Readiness:
+    """The kernels of one program beyond the serial one, each tried at most once."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self._refusals: dict[str, str | None] = {}  # by kernel: why it does not compile
+        # What the model chose and could not have: serial, and why. It is not asked again, for
+        # the graph that it decides by would be built for nothing.
+        self.whole_given_up: Decision | None = None
+        self.units_given_up: Decision | None = None
+
+    @cached_property
+    def unit_kernels(self) -> UnitKernels:
+        """The kernels that run a batch by operations, made when first asked for."""
+        return build_unit_kernels(self.program.compiled_kernel.generator)
+
+    @cached_property
+    def transaction_kernels(self) -> Mapping[str, Any]:
+        """The kernels by which threads share whole transactions, made when first asked for."""
+        return build_transaction_kernels(self.program.compiled_kernel.generator)
+
+    @cached_property
+    def protocol_kernels(self) -> Mapping[str, Any]:
+        """The kernels of the protocols, made when first asked for."""
+        return build_protocol_kernels(self.program.compiled_kernel.generator)
+
+    def refusal(self, *names: str) -> str | None:
+        """Compile these kernels where that was not tried before; why the first one cannot be."""
+        for name in names:
+            if name not in self._refusals:
+                self._refusals[name] = self._try(name)
+            if (why := self._refusals[name]) is not None:
+                return why
+        return None
+
+    def decision(self, scheme: Scheme) -> Decision | None:
+        """Serial, and why, for a scheme that cannot run here; None for one that can."""
+        return self.serial(f"{scheme}", *needed(scheme))
+
+    def given_up(self, scheme: Scheme) -> Decision | None:
+        """As `decision`, of a scheme that the model chose; what it cannot have is remembered."""
+        refused = self.decision(scheme)
+        if refused is not None and scheme.by_units:
+            self.units_given_up = refused
+        elif refused is not None:
+            self.whole_given_up = refused
+        return refused
+
+    def serial(self, what: str, *names: str) -> Decision | None:
+        why = self.refusal(*names)
+        if why is None:
+            return None
+        return Decision("serial", f"{what} cannot be compiled for these transactions: {why}")
+
+    def _try(self, name: str) -> str | None:
+        try:
+            compile_first(self._kernel(name))
+        except Exception as error:  # Numba's own kinds, LLVM's, and what a cache may raise
+            return f"{type(error).__name__}: {reason_of(error)}"
+        return None
+
+    def _kernel(self, name: str) -> Any:
+        family, _, own = name.rpartition(".")
+        if family == "units":
+            return self.unit_kernels.kernels[own]
+        if family == "protocol":
+            return self.protocol_kernels[own]
+        if family == "serial":
+            return getattr(self.program.compiled_kernel, own)
+        return self.transaction_kernels[own]

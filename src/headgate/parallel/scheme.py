@@ -24,6 +24,10 @@ GRANULARITIES = ("transaction", "operation", "chain")
 ABORTS = ("eager", "lazy")
 POOLS = ("everything", "nothing", "socket")
 
+# The kernels that make the plan of a batch.
+PLAN = ("serial.resolve", "collect")  # the graph of transactions
+UNIT_PLAN = ("serial.resolve", "units.collect")  # the graph of operations
+
 
 @dataclass(frozen=True)
 class Kind:
@@ -181,3 +185,13 @@ def make_scheme(text: str, threads: int | None) -> Scheme:
             raise InputError(f"scheme {text!r}: {word!r} does not go with {name!r}; {VARIANTS}")
         scheme = replace(scheme, **{dimension: value})
     return scheme
+
+
+def needed(scheme: Scheme) -> tuple[str, ...]:
+    """The kernels that a scheme runs, those of its plan first."""
+    kernel = scheme.kind.kernel
+    if scheme.is_protocol:
+        return "serial.resolve", f"protocol.{kernel}"
+    if scheme.by_units:
+        return *UNIT_PLAN, f"units.{kernel}", "units.reasons"
+    return (kernel,) if scheme.kind.plans_itself else (*PLAN, kernel)

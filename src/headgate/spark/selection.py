@@ -21,7 +21,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from headgate.durability.reader import StoreReader
 from headgate.errors import InputError
 from headgate.io import local_folder
-from headgate.query.stored import ALL_STREAMS, of_stream, read_table, slots_of
+from headgate.query.store_tables import ALL_STREAMS, of_stream, read_table, slots_of
 from headgate.state.schema import Schema
 from headgate.state.types import ColumnType
 

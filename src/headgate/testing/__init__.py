@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from headgate.testing.comparison import difference, results_difference
 from headgate.testing.disk import SimulatedClock, SimulatedCrash, SimulatedDisk
 from headgate.testing.history import History
-from headgate.testing.oracle import SerialOracle
+from headgate.testing.oracle import SerialOracle, difference, results_difference
 from headgate.testing.survival import Survival
 
 __all__ = [

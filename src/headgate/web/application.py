@@ -23,19 +23,27 @@ from headgate.engine.calls.answers import columns_of
 from headgate.engine.calls.calling import Call
 from headgate.errors import InputError, not_among
 from headgate.query.sql import Limit
-from headgate.query.stored import Origin, origin_of, recorded_names
+from headgate.query.store_tables import Origin, origin_of, recorded_names
 from headgate.state.schema import Schema
 from headgate.web import server_metrics as counting
 from headgate.web.admission import AllowedOrigins, Tokens
-from headgate.web.answers import JSON, Body, chosen_media, encode, plain
-from headgate.web.bodies import read_json, read_parameters, sent_parameters
+from headgate.web.bodies import (
+    JSON,
+    Body,
+    chosen_media,
+    encode,
+    plain,
+    read_json,
+    read_parameters,
+    sent_parameters,
+)
 from headgate.web.collector import Collector
 from headgate.web.door import Door, header, read_body
 from headgate.web.following import Following, ResultPlace, read_place
+from headgate.web.json_values import EventReader, read_key
 from headgate.web.limits import Limits, Refused, Turns, busy
 from headgate.web.openapi import EVENTS, KEY_HEADER, KEY_PATTERN, make_document
 from headgate.web.target import Served
-from headgate.web.values import EventReader, read_key
 from headgate.web.worker_pool import QueryWorkers, Question
 
 READ_THREADS = 2

@@ -33,9 +33,8 @@ from headgate.query.answer import Answer
 from headgate.state.objects import unwrapped
 from headgate.state.schema import Schema
 from headgate.state.types import ColumnType
-from headgate.web.answers import ARROW, EPOCH_HEADER
-from headgate.web.bodies import sent_parameters, write_json
-from headgate.web.values import reader_of, sent_value
+from headgate.web.bodies import ARROW, EPOCH_HEADER, sent_parameters, write_json
+from headgate.web.json_values import reader_of, sent_value
 
 RETRIES = 5
 FIRST_PAUSE_SECONDS = 0.1

@@ -15,7 +15,7 @@ from typing import Any
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from headgate.web.answers import encode
+from headgate.web.bodies import encode
 from headgate.web.limits import Limits
 
 TICK_SECONDS = 0.25

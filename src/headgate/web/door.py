@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headgate.web.admission import AllowedOrigins, Tokens
-from headgate.web.answers import encode
+from headgate.web.bodies import encode
 from headgate.web.limits import Gone, Limits, Refused, refusal_of
 from headgate.web.server_metrics import ServerMetrics
 

@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 
 from headgate.durability import StoreReader
 from headgate.errors import HeadgateError, InputError
-from headgate.query.stored import ALL_STREAMS, Origin, name_of, of_stream
-from headgate.web.answers import encode, plain
+from headgate.query.store_tables import ALL_STREAMS, Origin, name_of, of_stream
+from headgate.web.bodies import encode, plain
 from headgate.web.limits import Refused, refusal_of
 from headgate.web.target import Served
 

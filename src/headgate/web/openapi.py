@@ -8,11 +8,10 @@ from typing import Any
 from headgate.state.schema import Schema
 from headgate.state.table import Table
 from headgate.transactions import Transaction
-from headgate.web.answers import ARROW, EPOCH_HEADER, JSON
-from headgate.web.bodies import PARAMETER_TYPES
+from headgate.web.bodies import ARROW, EPOCH_HEADER, JSON, PARAMETER_TYPES
+from headgate.web.json_values import describe, describe_event
 from headgate.web.server_metrics import MEDIA as METRICS
 from headgate.web.target import Served
-from headgate.web.values import describe, describe_event
 
 VERSION = "3.1.0"
 KEY_HEADER = "Idempotency-Key"

@@ -29,7 +29,7 @@ from headgate.engine.engine import Engine
 from headgate.engine.metrics import Metrics
 from headgate.errors import HeadgateError, InputError, StoreError
 from headgate.query.sql import named_in
-from headgate.query.stored import RESULTS, gather_store, query_store, tables_of
+from headgate.query.store_tables import RESULTS, gather_store, query_store, tables_of
 from headgate.state.table import Table
 from headgate.transactions import Transaction
 from headgate.web.limits import Refused

@@ -26,8 +26,7 @@ import orjson
 from headgate.errors import InputError, LimitError
 from headgate.query.sharing import Mapped
 from headgate.query.sql import KeptConnections, Limit, limited, run_sql
-from headgate.web.answers import Body, table_answer
-from headgate.web.bodies import read_parameters
+from headgate.web.bodies import Body, read_parameters, table_answer
 
 HEAD = struct.Struct("<IQ")
 MESSAGE_BYTES_MAX = 1 << 32

@@ -26,7 +26,7 @@ import pyarrow as pa
 from headgate.errors import InputError, LimitError, ServerError
 from headgate.query.sharing import Shared, Shelf
 from headgate.query.sql import Limit
-from headgate.web.answers import Body
+from headgate.web.bodies import Body
 from headgate.web.limits import Limits, Refused
 from headgate.web.worker import DESCRIPTORS_MAX, receive, send
 

@@ -11,7 +11,7 @@ import pytest
 from headgate.durability import Commit, StoreReader
 from headgate.durability import format as layout
 from headgate.durability.describing import unpack
-from headgate.durability.frame import PayloadPart
+from headgate.durability.log_record import PayloadPart
 from tests.unit.durability.conftest import Place
 from tests.unit.durability.packed import packed
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from headgate.durability import format as layout
 from headgate.durability import plain_batches, viewing
 from headgate.durability.describing import BatchShape, Shapes
-from headgate.durability.frame import PayloadPart
+from headgate.durability.log_record import PayloadPart
 from headgate.durability.plain_batches import Counted, PlainBatch, Sparse, Texts
 from headgate.durability.viewing import IMPLIED_MAX, decoded
 from tests.unit.durability.test_packing import BATCH

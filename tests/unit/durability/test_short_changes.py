@@ -17,7 +17,7 @@ from headgate.engine.memory import Restoring
 from headgate.errors import DamageError
 from headgate.io import RealDisk
 from headgate.state.rows import TableRows
-from headgate.state.storage import Storage, Storages
+from headgate.state.stored_names import Storage, Storages
 from headgate.state.strings import StringPool
 from tests.unit.durability.conftest import Place as Where
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from headgate.durability import Commit, Inlet, Store
-from headgate.durability import frame as frame_module
+from headgate.durability import log_record as log_record_module
 from headgate.durability.scan import LogReader
 from headgate.errors import DamageError, InputError, InvariantError, LockedError, StoreError
 from headgate.io import RealDisk
@@ -126,8 +126,8 @@ def test_results_can_be_read_again_and_again_while_epochs_come(place: Place) -> 
 def test_a_commit_longer_than_the_buffer_is_written_in_pieces(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(frame_module, "PIECE_BYTES_MAX", 1 << 16)
-    monkeypatch.setattr(frame_module, "_FIRST_BUFFER_BYTES", 1 << 12)
+    monkeypatch.setattr(log_record_module, "PIECE_BYTES_MAX", 1 << 16)
+    monkeypatch.setattr(log_record_module, "_FIRST_BUFFER_BYTES", 1 << 12)
     store = place.store()
     count = 15_000
     text = pa.array([f"row {number}" * (number % 7) for number in range(count)])
@@ -154,7 +154,7 @@ def test_a_commit_longer_than_the_buffer_is_written_in_pieces(
 def test_one_row_longer_than_the_buffer_is_written(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(frame_module, "PIECE_BYTES_MAX", 1 << 12)
+    monkeypatch.setattr(log_record_module, "PIECE_BYTES_MAX", 1 << 12)
     store = place.store()
     long = pa.record_batch(
         {"__slot": [0, 1], "__alive": [True, True], "text": ["x" * 3_000_000, "y"]}

@@ -14,7 +14,7 @@ import pytest
 
 import headgate as hg
 from headgate.durability import StoreReader
-from headgate.query.stored import UNROUTED, of_stream, query_store
+from headgate.query.store_tables import UNROUTED, of_stream, query_store
 
 NINE = dt.datetime(2024, 1, 1, 9, tzinfo=dt.UTC)
 accounts = hg.Table("accounts", "id bigint, balance double", key="id", check="balance >= 0")

@@ -11,7 +11,7 @@ import pytest
 
 import headgate as hg
 from headgate.durability import StoreReader
-from headgate.query.stored import query_store
+from headgate.query.store_tables import query_store
 
 ROWS = [
     {"id": 1, "owner": "ada", "balance": 10, "note": "x", "rate": Decimal("1.50")},

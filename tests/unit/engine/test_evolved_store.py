@@ -13,7 +13,7 @@ import pytest
 import headgate as hg
 from headgate import durability
 from headgate.durability import StoreReader
-from headgate.query.stored import query_store
+from headgate.query.store_tables import query_store
 
 accounts = hg.Table("accounts", "id bigint, n int, note string", key="id")
 ledger = hg.Table("ledger", "id bigint, n bigint, twice bigint", key="id", check="n >= 0")
@@ -142,7 +142,7 @@ def test_weak_recovery_goes_on_after_a_migration(tmp_path: Path) -> None:
 READER = """
 import sys, json
 from headgate.durability import StoreReader
-from headgate.query.stored import query_store
+from headgate.query.store_tables import query_store
 
 reader = StoreReader.open(sys.argv[1])
 for line in sys.stdin:

@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 
 import headgate as hg
 from headgate.durability import ALIVE, SLOT, StoreReader, backup, restore, verify
-from headgate.durability.frame import changes_in, meta_of
+from headgate.durability.log_record import changes_in, meta_of
 from headgate.durability.scan import LogReader
 from headgate.engine import journal
-from headgate.engine.changes import ChangedRows
+from headgate.engine.memory import ChangedRows
 from headgate.io import RealDisk
 from headgate.state.rows import TableRows
-from headgate.state.storage import Storage
+from headgate.state.stored_names import Storage
 from headgate.state.strings import StringPool
 from headgate.testing.disk import SimulatedDisk
 

@@ -10,7 +10,7 @@ import pytest
 
 import headgate as hg
 from headgate.durability import StoreReader
-from headgate.query.stored import of_stream, query_store
+from headgate.query.store_tables import of_stream, query_store
 
 accounts = hg.Table("accounts", "id bigint, n bigint", key="id")
 EVENT = "ts timestamp, id bigint, n bigint"

@@ -19,7 +19,7 @@ from headgate.lab.simulation import PlannedBatch, order_taken, plan_batch
 from headgate.parallel.decision import Thresholds
 from headgate.parallel.scheduler import Scheduler
 from headgate.parallel.scheme import make_scheme
-from headgate.parallel.transactions import TransactionBatch
+from headgate.parallel.whole_transactions import TransactionBatch
 from headgate.state.columns import StoredColumn
 from tests.property.seeding import plant
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import InputError
-from headgate.parallel.drawing import UNITS_MAX, draw
+from headgate.parallel.figures import UNITS_MAX, draw
 from headgate.parallel.precedence import PD, TD, Precedence
 from tests.unit.parallel.units import Unit, linked
 

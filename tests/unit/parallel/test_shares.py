@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headgate as hg
-from headgate.execution.shared import SharedBatch
-from headgate.isolation.executor import Executor
+from headgate.execution.run import SharedBatch
+from headgate.isolation.levels import Executor
 from headgate.kernels import shares
 from headgate.kernels.shares import RUN_EVENTS, SECTION_EVENTS, linked, share_events, share_of
-from headgate.parallel import sharing
+from headgate.parallel import whole_transactions
 from headgate.parallel.decision import Thresholds
 from headgate.parallel.scheduler import Scheduler
 from tests.property.seeding import plant
@@ -98,7 +98,7 @@ def test_there_is_room_for_the_longest_share() -> None:
     for first, last in pairwise((0, SECTION_EVENTS, count)):
         size = share_events(last - first, threads)
         most = max(most, *(named[p : min(p + size, last)].sum() for p in range(first, last, size)))
-    assert sharing.share_room(batch, threads) == most
+    assert whole_transactions.share_room(batch, threads) == most
 
 
 # ---------------------------------------------------------------- batches
@@ -123,7 +123,7 @@ def test_a_function_that_raises_has_the_batch_put_back_and_run_serially() -> Non
 
 
 def test_events_that_name_too_many_rows_run_serially(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharing, "PLAN_WORDS_MAX", 100)
+    monkeypatch.setattr(whole_transactions, "PLAN_WORDS_MAX", 100)
     events = make_events(500)
     *found, decisions = poured(events, scheme="shares", threads=2)
     assert found == list(poured(events, scheme="serial")[:2])
@@ -148,7 +148,7 @@ def test_threads_that_count_their_time_say_what_planning_took() -> None:
 def test_blocks_are_counted_from_the_start_again_before_their_numbers_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sharing, "BLOCKS_MAX", 20)
+    monkeypatch.setattr(whole_transactions, "BLOCKS_MAX", 20)
     events = make_events(12 * RUN_EVENTS)
     found = poured(events, scheme="shares", threads=2)
     assert found[:2] == poured(events, scheme="serial")[:2]

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from headgate.query.sql import run_sql
-from headgate.web.answers import ARROW, JSON, chosen_media, table_answer
+from headgate.web.bodies import ARROW, JSON, chosen_media, table_answer
 from headgate.web.limits import Refused
 
 TABLE = pa.table(

@@ -14,7 +14,7 @@ import pytest
 import headgate as hg
 from headgate.durability import StoreReader
 from headgate.errors import InputError
-from headgate.query.stored import name_of, origin_of
+from headgate.query.store_tables import name_of, origin_of
 from headgate.web import following
 from headgate.web.admission import Tokens
 from headgate.web.application import Application

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 import headgate as hg
 from headgate.errors import InputError
 from headgate.state.schema import Schema
-from headgate.web.answers import encode, plain
-from headgate.web.bodies import read_json
-from headgate.web.values import EventReader, describe, read_key, reader_of, sent_value
+from headgate.web.bodies import encode, plain, read_json
+from headgate.web.json_values import EventReader, describe, read_key, reader_of, sent_value
 
 
 def kind(text: str) -> Any:

@@ -13,7 +13,7 @@ import pytest
 from headgate.errors import LimitError, ServerError
 from headgate.query.sql import Limit
 from headgate.web import worker_pool as module
-from headgate.web.answers import JSON
+from headgate.web.bodies import JSON
 from headgate.web.limits import Limits
 from headgate.web.worker_pool import QueryWorkers, Question
 

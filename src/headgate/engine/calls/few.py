@@ -23,7 +23,7 @@ from headgate.errors import InvariantError
 from headgate.execution.program import Program
 from headgate.execution.run import COMMITTED, Run, Work
 from headgate.execution.spans import Spans
-from headgate.isolation.executor import Execution, Executor
+from headgate.isolation.levels import Execution, Executor
 from headgate.kernels.frame import ABORTED_COUNT, EPOCH
 from headgate.kernels.generating_look_ups import is_found_late
 from headgate.state.columns import StoredColumn, to_arrow

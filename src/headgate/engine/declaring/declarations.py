@@ -17,11 +17,11 @@ from headgate.engine.routing import Route
 from headgate.engine.terms import Terms, updated_columns
 from headgate.errors import DeclarationError, FormatError
 from headgate.kernels.building import check_compiles
-from headgate.query.stored import UNROUTED, recorded_names
+from headgate.query.store_tables import UNROUTED, recorded_names
 from headgate.state.integrity import first_violation
 from headgate.state.rows import TableRows
 from headgate.state.schema import Schema, refuse_twins
-from headgate.state.storage import Storage, fresh_name
+from headgate.state.stored_names import Storage, fresh_name
 from headgate.state.table import Constraint, Table, check_reference
 from headgate.state.types import Column, ColumnType, is_wider
 from headgate.transactions import Transaction, check_tables_known

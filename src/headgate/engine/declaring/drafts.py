@@ -13,7 +13,7 @@ from typing import Any
 from headgate.errors import DeclarationError
 from headgate.state.check import names_in, renamed_in
 from headgate.state.schema import Schema, refuse_twins
-from headgate.state.storage import Storage
+from headgate.state.stored_names import Storage
 from headgate.state.table import Table
 from headgate.state.types import Column, ColumnType, default_value, is_wider, widened_value
 

@@ -1,6 +1,6 @@
 """Trials: a migration tried on the rows of one epoch: who would break it, and what it would write.
 
-Nothing is changed here. What a trial found is what `migrating.py` then commits, or refuses with the
+Nothing is changed here. What a trial found is what `applying.py` then commits, or refuses with the
 rows that are in the way.
 """
 
@@ -25,13 +25,13 @@ from headgate.engine.declaring.steps import Contents, code_of
 from headgate.errors import InputError
 from headgate.kernels.building import build_check, first_failure
 from headgate.kernels.pointers import address
-from headgate.query.stored import recorded_names
+from headgate.query.store_tables import recorded_names
 from headgate.state.integrity import twins, violations
 from headgate.state.layout import HEADER_ALIVE
 from headgate.state.rows import TableRows
 from headgate.state.schema import Schema
 from headgate.state.spaces import Slots
-from headgate.state.storage import Storage
+from headgate.state.stored_names import Storage
 from headgate.state.strings import StringPool
 from headgate.state.table import Table, Unique
 

@@ -1,4 +1,4 @@
-"""Values: the values of a column in JSON and in an address: sent, read and described.
+"""JSON values: the values of a column in JSON and in an address: sent, read and described.
 
 Invariant: a value of the kind that its column has is read exactly, and no other is read at all. One
 that the column cannot hold (too large, not exact, a null) is read as it is, too: the engine rejects

@@ -1,4 +1,4 @@
-"""Replays: strategies gone through event by event on virtual cores, as their kernels would.
+"""Virtual cores: strategies replayed event by event on them, as their kernels would go.
 
 Each gives the time, and an exploration in `order` the tasks as they are begun: what the kernels of
 kernels/explorations.py do, which a test compares. Invariant: a replay takes what a kernel takes, in
@@ -13,7 +13,7 @@ import numpy as np
 
 from headgate.kernels.explorations import CHUNKS_PER_THREAD
 from headgate.kernels.shares import RUN_EVENTS, SECTION_EVENTS, linked, share_events, share_of
-from headgate.parallel.transactions import PARTITIONS_PER_THREAD
+from headgate.parallel.whole_transactions import PARTITIONS_PER_THREAD
 from headgate.state.compiled import numba
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from headgate.execution.interpreter import error_reason, has_lost_its_error
 from headgate.execution.program import Program
-from headgate.execution.shared import SharedBatch
+from headgate.execution.run import SharedBatch
 from headgate.kernels.building import compile_first
 from headgate.kernels.frame import ABORTED, ABORTED_COUNT, COUNT, EPOCH, REASON, ROUTE
 from headgate.kernels.generating_look_ups import is_found_late

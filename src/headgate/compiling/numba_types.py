@@ -1,4 +1,4 @@
-"""Values: the Numba types of what a transaction sees: rows, events, outputs, texts.
+"""Numba types: those of what a transaction sees: rows, events, outputs, texts.
 
 A row is a pointer; a column is read and written at its offset in the row's bytes. The words of an
 output stand apart, each beside those of other events, so that they leave as columns. Inside a

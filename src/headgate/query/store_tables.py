@@ -19,7 +19,7 @@ from headgate.errors import InputError
 from headgate.query.answer import Answer
 from headgate.query.sql import run_sql
 from headgate.state.schema import Schema
-from headgate.state.storage import Storage, require_table
+from headgate.state.stored_names import Storage, require_table
 
 ALL_STREAMS = "*"  # the name under which a reader finds the results of all streams
 UNROUTED = "unrouted"  # and that of events that no route took: they have no transaction

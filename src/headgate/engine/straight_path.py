@@ -17,21 +17,21 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from headgate.durability.frame import PIECE_ROWS_MAX
+from headgate.durability.log_record import PIECE_ROWS_MAX
 from headgate.durability.plain_batches import PlainBatch
-from headgate.engine.arriving import arranger_of, is_sorted_throughout
 from headgate.engine.calls.keyed import KEY
 from headgate.engine.journal import OpenRecord
+from headgate.engine.ordering import arranger_of, is_sorted_throughout
+from headgate.engine.results import lacks
 from headgate.engine.straight_results import Made, StraightResults, is_wide
 from headgate.engine.terms import Terms
 from headgate.errors import check_invariant
 from headgate.execution.run import Work
-from headgate.execution.straight import Given, Interpret, StraightRun, is_straight
-from headgate.isolation.executor import Executor
-from headgate.kernels.codes import lacks
+from headgate.execution.straight_run import Given, Interpret, StraightRun, is_straight
+from headgate.isolation.levels import Executor
 from headgate.kernels.pointers import address
-from headgate.parallel.ahead import LookAhead
 from headgate.parallel.scheme import Scheme
+from headgate.parallel.sections import LookAhead
 from headgate.state.columns import is_in_time, to_stored
 from headgate.state.fitting import one_array, unmarked
 from headgate.state.layout import STORED

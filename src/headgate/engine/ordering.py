@@ -1,4 +1,4 @@
-"""Arriving: the events of a stream become an arranged batch: who runs now, and in what order.
+"""Ordering: the events of a stream become an arranged batch: who runs now, and in what order.
 
 An arranger finds each event's transaction, sorts the events, holds back what the watermark has not
 passed, and says who is late and who is malformed and why. It changes no state: an error up to here
@@ -25,7 +25,7 @@ from headgate.engine.terms import Terms
 from headgate.errors import InputError
 from headgate.execution.program import Program
 from headgate.execution.run import LATE, REJECTED, Work
-from headgate.isolation.executor import Execution
+from headgate.isolation.levels import Execution
 from headgate.state.columns import StoredColumn, to_stored
 from headgate.state.compiled import numba
 from headgate.state.fitting import conform, decoded, joined, one_array, unmarked

@@ -1,4 +1,4 @@
-"""Plain: a user's function as Python runs it, with the numbers that compiled code has.
+"""Uncompiled: a user's function as Python runs it, with the numbers that compiled code has.
 
 Every integer inside is an `Int64`: constants, module values, lengths, counters and what `int` and
 `math.floor` give, so that a plain function overflows where a compiled one does. Every decimal is an

@@ -1,4 +1,4 @@
-"""Migrating: a migration tried on the rows of a store, and committed to it as one epoch.
+"""Applying: a migration tried on the rows of a store, and committed to it as one epoch.
 
 Invariant: the declarations are written first and mean nothing until the epoch's record is in the
 log (see durability/manifest.py). So at any moment, and after a crash at any moment, a store is

@@ -1,4 +1,4 @@
-"""Frames: one epoch's commit as bytes, and back.
+"""Records of the log: one epoch's commit as the bytes of a frame, and back.
 
 The bytes of a frame are those of its batches where they stand in memory: they are named, hashed in
 one pass and written by one call. Invariant: a frame of any length is written with bounded memory of

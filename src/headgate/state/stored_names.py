@@ -1,4 +1,4 @@
-"""Storage: the names under which a table's rows are in a store's files, and what older rows lack.
+"""Stored names: those under which a table's rows are in a store's files, and what older rows lack.
 
 A name in the files is never changed and never given twice. So a table or a column is renamed, or
 dropped and made again, without touching a row, and every past epoch stays readable: the
