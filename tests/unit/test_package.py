@@ -253,6 +253,17 @@ def twin_classes(files: Files) -> Iterator[str]:
             yield f"{places[0]}: another class is called {name}, too: {', '.join(places[1:])}"
 
 
+def twin_modules(files: Files) -> Iterator[str]:
+    """No two modules of the package share a name, in any rooms: a name leads to one file."""
+    homes: dict[str, list[str]] = defaultdict(list)
+    for path in files:
+        if is_source(path) and not path.name.startswith("__"):
+            homes[path.stem].append(str(path))
+    for name, places in sorted(homes.items()):
+        if len(places) > 1:
+            yield f"{places[0]}: another module is called {name}, too: {', '.join(places[1:])}"
+
+
 # ---------------------------------------------------------------- the pages on words and spaces
 
 
@@ -317,6 +328,7 @@ RULES: list[Rule] = [
     late_imports,
     dead_names,
     twin_classes,
+    twin_modules,
     spaces_are_described,
     header_bits_are_described,
     one_line_for_a_word,
@@ -370,6 +382,7 @@ CANARIES: list[tuple[Rule, dict[str, str]]] = [
     (dead_names, {"state/a.py": '"""forgotten"""\nclass forgotten: ...'}),
     (dead_names, {"state/a.py": "def _own(): ...", "state/b.py": "_own"}),
     (twin_classes, {"state/a.py": "class Row: ...", "query/b.py": "class Row: ..."}),
+    (twin_modules, {"state/rows.py": "", "query/rows.py": ""}),
     (twin_classes, {"state/a.py": "class _Row: ...", "query/b.py": "class _Row: ..."}),
     (spaces_are_described, {"state/spaces.py": "", SPACES_PAGE: PAGE}),
     (
@@ -401,6 +414,7 @@ CLEAN: list[tuple[Rule, dict[str, str]]] = [
     (dead_names, {"state/a.py": "def used(): ...", "docs/page.md": "call `used`"}),
     (dead_names, {"state/a.py": "@overload(len)\ndef _len(x): ..."}),
     (dead_names, {"state/a.py": "def used(): ...\nTEXT = 'used(x)'\nprint(TEXT)"}),
+    (twin_modules, {"state/rows.py": "", "query/__init__.py": "", "state/__init__.py": ""}),
     (twin_classes, {"state/a.py": "class Row: ...", "query/b.py": "class Rows: ..."}),
     (
         spaces_are_described,
