@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from headgate.engine.batch import Called
 from headgate.engine.calls.keyed import Once, digest_of
+from headgate.engine.calls.promise import Promise
 from headgate.engine.calls.queue import HandedIn, Queue, Round, Turn
 from headgate.engine.calls.values import CallReader, FewEvents
 from headgate.engine.events import check_call
@@ -98,9 +99,11 @@ class Calls:
     def submit(self, call: Call) -> Future[Result]:
         """The promise of a call's result, which is kept when its epoch is durable."""
         self._guard.check()
-        kept = {name: _kept(value) for name, value in call.columns.items()}
-        turn = self._turn(0, call._replace(columns=kept))
-        promise: Future[Result] = Future()
+        turn = self._turn(0, call)
+        if turn.words is None:  # else all of its values are of types that do not change
+            kept = {name: _kept(value) for name, value in call.columns.items()}
+            turn = turn._replace(columns=kept)
+        promise = Promise()
         self._queue.submit(HandedIn(self, (turn,), [None], promise))
         return promise
 

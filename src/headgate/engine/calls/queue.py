@@ -21,13 +21,14 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import InvalidStateError
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
 from headgate.engine.batch import Called
+from headgate.engine.calls.promise import Promise
 from headgate.engine.calls.values import TOGETHER_MAX, FewEvents, Word, events_table
 from headgate.engine.results import Result
 from headgate.engine.terms import Terms
@@ -77,12 +78,12 @@ class HandedIn:
         runner: Runner,
         turns: Sequence[Turn],
         answers: list[Any],
-        promise: Future[Result] | None = None,
+        promise: Promise | None = None,
     ) -> None:
         self.runner: Runner = runner
         self.turns: Sequence[Turn] = turns
         self.answers: list[Any] = answers  # by place: a result or an error, once there is one
-        self.promise: Future[Result] | None = promise  # of the one call, when no one waits for it
+        self.promise: Promise | None = promise  # of the one call, when no one waits for it
         self.is_ended: bool = False
         self.is_queued: bool = False  # from then on the queue sees to their answers
         self.gate: threading.Lock = _NO_GATE
@@ -92,7 +93,7 @@ class HandedIn:
 
     def is_still_wanted(self) -> bool:
         """Whether the promise was not cancelled; from now on it cannot be."""
-        if self.promise is not None and not self.promise.set_running_or_notify_cancel():
+        if self.promise is not None and not self.promise.begin():
             self.turns, self.is_ended = (), True
         return not self.is_ended
 
