@@ -33,6 +33,7 @@ from numba.core.typed_passes import NativeLowering
 from numba.extending import intrinsic
 from numba.extending import overload as overload_of_numba
 
+from headgate.errors import InvariantError
 from headgate.io.vault import Vault
 
 __all__ = ["GENERATED", "cache_folder", "mix", "numba", "prefetch", "vault"]
@@ -253,6 +254,7 @@ def mix(typing_context: Any, value: Any, word: Any) -> Any:
 # Invariant: such a function cannot be called from Python, which is told by an error.
 
 
+_COMPILED = "_ZN"  # how the names of compiled functions begin
 _ENVIRONMENT = "_ZN08NumbaEnv"  # how the names begin under which code finds its Python objects
 # What Python would call: it says that this is an error, where there would be no code at all.
 _NO_WAY_IN = ctypes.cast(ctypes.pythonapi.PyErr_BadArgument, ctypes.c_void_p).value
@@ -264,7 +266,40 @@ class _Lowered(JITCodeLibrary):
     def finalize(self) -> None:
         """What it calls is linked into the kernel beside it, and all of it optimised there."""
         self._finalize_dynamic_globals()
+        self._linking_libraries = list(dict.fromkeys(self._linking_libraries))
         self._finalized = True
+
+
+_finalize = JITCodeLibrary.finalize
+
+
+def _finalize_callers_first(self: Any) -> None:
+    """As Numba has it, but what is linked comes behind all that call it.
+
+    The linker leaves out a function that nothing calls so far, and is handed each one once. Numba
+    hands them over in the order of the calls, where one may stand behind a caller that was left
+    out itself, its call being on a way that is never taken, and before the one that does call it.
+    """
+    given = dict.fromkeys(self._linking_libraries)
+    ours = [one for one in given if isinstance(one, _Lowered)]
+    if ours:
+        # Who calls another has all that it has, and the other beside.
+        ours.sort(key=lambda one: -len(one._linking_libraries))
+        self._linking_libraries = [*ours, *(one for one in given if not isinstance(one, _Lowered))]
+    _finalize(self)
+
+
+JITCodeLibrary.finalize = _finalize_callers_first
+
+
+def _verify_all_linked(self: Any) -> None:
+    """A call of a function that was not linked is an error now; later it ends the process."""
+    for function in self._final_module.functions:
+        if function.is_declaration and function.name.startswith(_COMPILED):
+            raise InvariantError(f"{self.name}: {function.name} was not linked")
+
+
+JITCodeLibrary._verify_declare_only_symbols = _verify_all_linked
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
@@ -282,7 +317,7 @@ class LinkedLowering(NativeLowering):
         module, name = found.fndesc.lookup_module(), state.func_id.func_name
         kept = (state.library,)
         entry = _dynfunc.make_function(module, name, "", _NO_WAY_IN, found.env, kept)
-        libraries = [state.library, *state.library._linking_libraries]
+        libraries = [state.library, *dict.fromkeys(state.library._linking_libraries)]
         state.targetctx.insert_user_function(entry, found.fndesc, libraries)
         state["cr"] = found._replace(cfunc=entry)
         _forget(state)
