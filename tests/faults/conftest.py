@@ -13,7 +13,7 @@ _TALLY = pytest.StashKey[Tally]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[_TALLY] = Tally()
+    config.stash[_TALLY] = Tally(again=config.getoption("long"))
 
 
 @pytest.fixture(scope="session")
