@@ -30,7 +30,7 @@ def move(
 ):
     if event.amount == 7:
         return hg.abort("seven")
-    for step in range(300):
+    for step in range(30):
         src.n = (src.n * 31 + step) % 1_000_003
     dst.n += src.n // (event.amount - 5)
     who.n += 1
