@@ -10,6 +10,7 @@ import faulthandler
 import gc
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -66,15 +67,42 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
             faulthandler.cancel_dump_traceback_later()
 
 
-# What takes longest begins first, when several processes share the tests.
+# These start programs with a Spark of their own; all others of their folder share one.
+_SPARKS_OF_THEIR_OWN = ("test_kill.py", "test_copy_kill.py", "test_demo.py", "test_workers.py")
+_ONE_SPARK = "tests/spark/ with one Spark"
+
+# What takes longest begins first, when several processes share the tests: three of them wait for
+# Spark and for other programs much of the time, a fourth computes.
 _FIRST = (
-    "test_kill.py",
+    _ONE_SPARK,
+    "tests/spark/test_kill.py",
+    "tests/docs/test_pages.py",
+    "tests/property/test_wide.py",
     "tests/spark/",
-    "test_pages.py",
-    "test_units.py",
     "tests/property/",
     "tests/web/",
+    "tests/faults/",
 )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """File by file, but one process has all tests that share a Spark: its start is not repeated."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return _together(nodeid)
+
+    is_by_file = config.getoption("dist") == "loadfile"
+    return Scheduling(config, log) if is_by_file else None
+
+
+def _together(name: str) -> str:
+    """The name of what goes to one process, with this test in it."""
+    file = name.partition("::")[0]
+    shares = file.startswith("tests/spark/") and not file.endswith(_SPARKS_OF_THEIR_OWN)
+    return _ONE_SPARK if shares else file
 
 
 @pytest.hookimpl(trylast=True)
@@ -84,7 +112,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _turn(name: str) -> int:
-    return next((place for place, part in enumerate(_FIRST) if part in name), len(_FIRST))
+    scope = _together(name)
+    return next((place for place, part in enumerate(_FIRST) if part in scope), len(_FIRST))
 
 
 def _profile(config: pytest.Config) -> str:
