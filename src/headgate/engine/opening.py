@@ -42,7 +42,7 @@ from headgate.engine.loading import Loading
 from headgate.engine.memory import Memory
 from headgate.engine.reading import Reading
 from headgate.engine.rerun import fingerprint_of, is_code_changed, read_terms
-from headgate.errors import InputError, LockedError, shown
+from headgate.errors import HeadgateError, InputError, LockedError, shown
 from headgate.io import Clock, Disk, RealDisk, local_folder
 from headgate.query.answer import Answer
 from headgate.state.rows import TableRows
@@ -63,6 +63,9 @@ class Owner(Protocol):
 
     def give_up(self, reason: str) -> None: ...
 
+    @property
+    def stopped(self) -> str | None: ...
+
 
 T = TypeVar("T")
 _owners: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -81,8 +84,9 @@ def open_owned(
 ) -> T:
     """Open a store, out of the hands of an engine of this process that is gone or may be stopped.
 
-    An engine that no one holds any more may still have the lock, until Python collects it. One
-    that is in use is stopped only where `judge` is given and lets the newcomer have its store.
+    An engine that no one holds any more may still have the lock, until Python collects it. So may
+    one that was stopped, which can only be opened again. One that is in use is stopped only where
+    `judge` is given and lets the newcomer have its store.
     """
     try:
         return open_store()
@@ -104,6 +108,10 @@ def _release(path: str, disk: Disk | None, judge: Callable[[Any], None] | None) 
             judge(owner)
         for owner in found:
             owner.give_up(TAKEN_OVER)
+    for owner in found:
+        if owner.stopped is not None:
+            with contextlib.suppress(HeadgateError):  # why it stopped may be why it cannot close
+                owner.close()
     is_ours = bool(found)
     found.clear()
     owner = None

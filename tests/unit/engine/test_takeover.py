@@ -151,6 +151,16 @@ def test_an_engine_that_stopped_by_itself_is_taken_over_unheard(store: Path) -> 
     gc.collect()
 
 
+def test_an_engine_that_stopped_by_itself_is_opened_again_without_a_word(store: Path) -> None:
+    engine = hg.open(store, **PROGRAM)
+    engine.call(add, id=1, amount=10)
+    with pytest.raises(RuntimeError), engine._guard.all_or_stopped():
+        raise RuntimeError("torn")
+    with hg.open(store, **program(table(unique=["balance"]))) as after:
+        assert after.get("accounts", 1) == {"id": 1, "name": "", "balance": 10}
+    gc.collect()
+
+
 @pytest.mark.parametrize("wrong", [{"recovery": "none"}, {"changed_code": "yes"}])
 def test_a_wrong_word_makes_no_folder(store: Path, wrong: dict[str, str]) -> None:
     with pytest.raises(hg.InputError, match="recovery is 'strong' or 'weak'"):
