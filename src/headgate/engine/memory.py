@@ -134,6 +134,7 @@ class Memory:
             self._results_rows -= self.results.popleft()[1].num_rows
 
     def _compact_pool(self) -> None:
+        self.pool.settle()
         if self.pool.count > 2 * self._pool_used + POOL_SLACK:
             self.pool.compact([codes for rows in self.rows.values() for codes in rows.text_codes()])
             self._pool_used = self.pool.count

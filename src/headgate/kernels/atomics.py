@@ -1,19 +1,13 @@
-"""Atomics: how threads of one batch see each other's progress, on int64 words by address.
+"""Atomics: how threads of one batch see each other's progress, on words by address.
 
-Loads acquire and stores release, so whoever sees a word also sees all that was written before it.
+The loads and stores themselves are in `state.words`.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
-from llvmlite import ir as llvm
-from numba.core import types
-from numba.extending import intrinsic
-
 from headgate.state.compiled import linked
+from headgate.state.words import add, give_way, load, store, swap_if
 
-I64 = llvm.IntType(64)
 SPINS_BEFORE_YIELD = 200  # then the core is given to a thread that may have work
 FAR = 2**60  # no stratum is as far
 
@@ -25,57 +19,6 @@ IDLE, QUEUED, TAKEN, DONE = 0, 1, 2, 3  # of a task
     LEVEL_REACHED, UNDONE, GAVE_UP, STACK_SIZE, QUEUE_SIZE, TASK_COUNT, UNIT_COUNT, ABORTS,
 ) = (8 * line for line in range(18))  # fmt: skip
 SYNC_WORDS = 8 * 18
-
-# A symbol, not a pointer, so that kernels that use it can be cached on disk.
-give_way = types.ExternalFunction("sched_yield", types.intc())
-
-
-def _pointer(builder: Any, address: Any, place: Any) -> Any:
-    return builder.inttoptr(builder.add(address, builder.mul(place, I64(8))), I64.as_pointer())
-
-
-@intrinsic
-def load(typing_context: Any, address: Any, place: Any) -> Any:
-    """The word number `place` from an address on."""
-
-    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return builder.load_atomic(_pointer(builder, args[0], args[1]), "acquire", 8)
-
-    return types.int64(types.int64, types.int64), generate
-
-
-@intrinsic
-def store(typing_context: Any, address: Any, place: Any, value: Any) -> Any:
-    """Set the word number `place` from an address on."""
-
-    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        builder.store_atomic(args[2], _pointer(builder, args[0], args[1]), "release", 8)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64, types.int64), generate
-
-
-@intrinsic
-def add(typing_context: Any, address: Any, place: Any, value: Any) -> Any:
-    """Add to a word and return what it was before."""
-
-    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        pointer = _pointer(builder, args[0], args[1])
-        return builder.atomic_rmw("add", pointer, args[2], "seq_cst")
-
-    return types.int64(types.int64, types.int64, types.int64), generate
-
-
-@intrinsic
-def swap_if(typing_context: Any, address: Any, place: Any, expected: Any, value: Any) -> Any:
-    """Set a word if it is as expected; returns whether it was."""
-
-    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        pointer = _pointer(builder, args[0], args[1])
-        pair = builder.cmpxchg(pointer, args[2], args[3], "seq_cst", "seq_cst")
-        return builder.extract_value(pair, 1)
-
-    return types.boolean(types.int64, types.int64, types.int64, types.int64), generate
 
 
 @linked

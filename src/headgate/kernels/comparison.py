@@ -18,14 +18,9 @@ from headgate.kernels.atomics import (
     TAKEN,
     TASK_COUNT,
     acquire,
-    add,
     end_meeting,
-    give_way,
-    load,
     meet,
     release,
-    store,
-    swap_if,
     wait_for,
 )
 from headgate.kernels.binding import attempt, kernel, part
@@ -61,6 +56,7 @@ from headgate.kernels.pointers import get_word as get
 from headgate.kernels.pointers import set_word as put
 from headgate.kernels.ticks import LOCKED, UNDOING, WAITED, spend, tick
 from headgate.kernels.versions import EXE, settle
+from headgate.state.words import add, give_way, load, store, swap_if
 
 # --- in the tables --------------------------------------------------------------------------------
 

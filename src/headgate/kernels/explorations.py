@@ -22,13 +22,8 @@ from headgate.kernels.atomics import (
     STOP,
     TAKEN,
     TASK_COUNT,
-    add,
     end_meeting,
-    give_way,
-    load,
     meet,
-    store,
-    swap_if,
 )
 from headgate.kernels.binding import attempt, finish, is_over, is_run, kernel, next_stratum, part
 from headgate.kernels.frame import (
@@ -49,6 +44,7 @@ from headgate.kernels.pointers import get_word as get
 from headgate.kernels.pointers import set_word as put
 from headgate.kernels.ticks import UNDOING, WAITED, spend, tick
 from headgate.kernels.versions import park, pause
+from headgate.state.words import add, give_way, load, store, swap_if
 
 MAY_UNDO = False  # the way's own takes its place
 CHUNKS_PER_THREAD = 16  # a stratum is taken in so many pieces by each

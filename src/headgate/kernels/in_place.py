@@ -8,7 +8,7 @@ back as it was and run by the serial loop, which knows how to name the error.
 
 from __future__ import annotations
 
-from headgate.kernels.atomics import DONE_COUNT, TAIL, add, store
+from headgate.kernels.atomics import DONE_COUNT, TAIL
 from headgate.kernels.binding import kernel, list_rows, part, step, undo
 from headgate.kernels.frame import (
     COUNT,
@@ -32,6 +32,7 @@ from headgate.kernels.pointers import set_word as put
 from headgate.kernels.serial import event_row
 from headgate.kernels.ticks import USEFUL, spend, tick
 from headgate.state.compiled import linked
+from headgate.state.words import add, store
 
 MAY_UNDO = False  # what has run has run
 

@@ -16,12 +16,8 @@ from headgate.kernels.atomics import (
     NEXT,
     PARKED,
     TASK_COUNT,
-    add,
     end_meeting,
-    load,
     meet,
-    store,
-    swap_if,
 )
 from headgate.kernels.binding import kernel, list_units, part, perform
 from headgate.kernels.frame import (
@@ -78,6 +74,7 @@ from headgate.kernels.versions import (
     settle,
 )
 from headgate.state.compiled import linked, numba
+from headgate.state.words import add, load, store, swap_if
 
 MAY_UNDO = True  # an abort sends back who had read what it wrote
 

@@ -22,12 +22,7 @@ from headgate.kernels.atomics import (
     NEXT,
     SPINS_BEFORE_YIELD,
     acquire,
-    add,
-    give_way,
-    load,
     release,
-    store,
-    swap_if,
     wait_for,
 )
 from headgate.kernels.binding import gather, kernel, part, point, step, undo
@@ -66,6 +61,7 @@ from headgate.kernels.pointers import get_word as get
 from headgate.kernels.pointers import set_word as put
 from headgate.state.compiled import linked
 from headgate.state.layout import HEADER_ALIVE, HEADER_EPOCH_SHIFT
+from headgate.state.words import add, give_way, load, store, swap_if
 
 PROTOCOLS = ("lock", "timestamp")
 HAS_RAISED = -(2**62)  # no reason has this code

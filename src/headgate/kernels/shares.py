@@ -13,7 +13,7 @@ stop, and the batch is put back and run by the serial loop.
 
 from __future__ import annotations
 
-from headgate.kernels.atomics import NEXT, STOP, add, end_meeting, load, meet, store, wait_for
+from headgate.kernels.atomics import NEXT, STOP, end_meeting, meet, wait_for
 from headgate.kernels.binding import (
     confirm,
     deal_rows,
@@ -50,6 +50,7 @@ from headgate.kernels.pointers import set_word as put
 from headgate.kernels.serial import BLOCK_EVENTS, event_row
 from headgate.kernels.ticks import PLANNED, USEFUL, WAITED, spend, tick
 from headgate.state.compiled import numba, prefetch
+from headgate.state.words import add, load, store
 
 RUN_EVENTS = 32  # in a block: so few that two blocks at once seldom share a row
 SECTION_EVENTS = 1 << 14  # what is planned at once: it stays in the second-level caches

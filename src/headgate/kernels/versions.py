@@ -31,11 +31,6 @@ from headgate.kernels.atomics import (
     TASK_COUNT,
     UNDONE,
     UNIT_COUNT,
-    add,
-    give_way,
-    load,
-    store,
-    swap_if,
 )
 from headgate.kernels.frame import (
     AFTER,
@@ -78,6 +73,7 @@ from headgate.kernels.pointers import get_word as get
 from headgate.kernels.pointers import set_word as put
 from headgate.state.compiled import linked, numba
 from headgate.state.layout import HEADER_ALIVE, HEADER_EPOCH_SHIFT
+from headgate.state.words import add, give_way, load, store, swap_if
 
 BLK, RDY, EXE, ABT = 0, 1, 2, 3  # of a unit
 HAS_RAISED = -(2**60)  # the code of a unit whose function raised

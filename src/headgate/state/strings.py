@@ -3,74 +3,69 @@
 A text's code is a 63-bit hash of its UTF-8 bytes, so a literal's code is known at compile time. The
 pool keeps the bytes of every code. Two texts with one hash (about once in 10**18 pairs) are told
 apart: the second takes the next free code, and both stay in the pool for good.
+
+Kernels that need more than a code reach the pool by its window (characters.py), and add the texts
+that they make there; the pool takes them over, with the codes that they have, before it is asked
+for anything. Invariant: what a kernel that runs may look at stays where it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+import operator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from headgate.errors import check_invariant
+from headgate.state.characters import (
+    CODE,
+    IS_STICKY,
+    MADE_BYTES,
+    NEWEST,
+    OLDER,
+    SIZE,
+    TextWindow,
+    entry_of,
+    hash_at,
+    same_bytes,
+)
 from headgate.state.compiled import numba
+from headgate.state.words import byte_at, load, store
 
 CODE_MASK = np.int64(0x7FFFFFFFFFFFFFFF)
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _WORD = 0xFFFFFFFFFFFFFFFF
 _FIRST_CELLS = 1024
+_NOBODY = contextlib.nullcontext()  # where no kernel adds texts
 _FEW = 4  # texts that are interned without a kernel
 
 
 @numba.njit(cache=True, nogil=True)
 def hash_bytes(data: np.ndarray, start: int, end: int) -> Any:
     """A 63-bit hash of data[start:end], never 0 (the code of the empty text)."""
-    # The length goes in first: what is missing of the last word counts as zero bytes, and a text
-    # that ends in them must not have the hash of the shorter one.
-    value = np.uint64(0x51ED270B9F2D6C3B) ^ (np.uint64(end - start) * _MULTIPLIER)
-    place = start
-    while place + 8 <= end:
-        word = np.uint64(0)
-        for byte in range(8):
-            word |= np.uint64(data[place + byte]) << np.uint64(8 * byte)
-        value = (value ^ word) * _MULTIPLIER
-        value ^= value >> np.uint64(29)
-        place += 8
-    word = np.uint64(0)
-    shift = np.uint64(0)
-    while place < end:
-        word |= np.uint64(data[place]) << shift
-        shift += np.uint64(8)
-        place += 1
-    value = (value ^ word) * np.uint64(0xD6E8FEB86659FD93)
-    value ^= value >> np.uint64(32)
-    value *= _MULTIPLIER
-    value ^= value >> np.uint64(32)
-    code = np.int64(value & np.uint64(0x7FFFFFFFFFFFFFFF))
-    return code if code != 0 else np.int64(1)
+    return hash_at(np.int64(data.ctypes.data) + start, end - start)
 
 
 @numba.njit(cache=True, nogil=True)
 def _entry_of(cells: np.ndarray, codes: np.ndarray, code: int) -> int:
     """The entry that has this code, or -1 - (the free cell where it would go)."""
-    mask = len(cells) - 1
-    place = code & mask
-    while True:
-        entry = cells[place]
-        if entry < 0:
-            return -1 - place
-        if codes[entry] == code:
-            return entry
-        place = (place + 1) & mask
+    place = entry_of(np.int64(cells.ctypes.data), len(cells) - 1, np.int64(codes.ctypes.data), code)
+    return int(place)
 
 
 @numba.njit(cache=True, nogil=True)
 def _same(arena: np.ndarray, start: int, data: np.ndarray, first: int, size: int) -> bool:
-    for byte in range(size):
-        if arena[start + byte] != data[first + byte]:
-            return False
-    return True
+    one, other = np.int64(arena.ctypes.data) + start, np.int64(data.ctypes.data) + first
+    return same_bytes(one, other, size)
+
+
+@numba.njit(cache=True, nogil=True)
+def _publish(cells: np.ndarray, place: int, entry: int) -> None:
+    """Show an entry that is complete: kernels of other threads may look for it."""
+    store(np.int64(cells.ctypes.data), place, entry)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -102,7 +97,7 @@ def _intern(
                     arena[starts[count] + byte] = data[first + byte]
                 starts[count + 1] = starts[count] + size
                 sticky[count] = moved
-                cells[-1 - entry] = count
+                _publish(cells, -1 - entry, count)
                 count += 1
                 break
             same_size = starts[entry + 1] - starts[entry] == size
@@ -112,7 +107,7 @@ def _intern(
             # would be looked for under its own hash, not found there, and get a second code.
             sticky[entry] = True
             moved = True
-            code = (code + 1) & CODE_MASK if code != CODE_MASK else np.int64(1)
+            code = code + 1 if code != CODE_MASK else np.int64(1)
         out[row] = code
     return count
 
@@ -185,7 +180,44 @@ def _keep(codes: np.ndarray, starts: np.ndarray, arena: np.ndarray, sticky: np.n
             end += size
             kept += 1
     starts[kept] = end
+    # A kernel that meets a new entry half written must not take it for one that is no more there.
+    codes[kept:count] = 0
     return kept
+
+
+# --- texts that kernels made ----------------------------------------------------------------------
+
+
+@numba.njit(cache=True, nogil=True)
+def _measure_made(newest: int, taken: int) -> tuple[int, int]:
+    """How many texts were made after the one that was taken last, and of how many bytes."""
+    count, size = 0, 0
+    while newest != taken:
+        count += 1
+        size += load(newest, SIZE)
+        newest = load(newest, OLDER)
+    return count, size
+
+
+@numba.njit(cache=True, nogil=True)
+def _take(
+    cells: np.ndarray, codes: np.ndarray, starts: np.ndarray, arena: np.ndarray,
+    sticky: np.ndarray, count: int, newest: int, taken: int,
+) -> int:  # fmt: skip
+    """Add those texts, with the codes that they have; the arrays are large enough."""
+    while newest != taken:
+        entry = _entry_of(cells, codes, load(newest, CODE))
+        if entry < 0:
+            size = load(newest, SIZE)
+            codes[count] = load(newest, CODE)
+            for byte in range(size):
+                arena[starts[count] + byte] = byte_at(newest + MADE_BYTES + byte)
+            starts[count + 1] = starts[count] + size
+            sticky[count] = load(newest, IS_STICKY) != 0
+            _publish(cells, -1 - entry, count)
+            count += 1
+        newest = load(newest, OLDER)
+    return count
 
 
 def text_code(text: str) -> int:
@@ -219,6 +251,45 @@ class StringPool:
         self._starts = np.zeros(_FIRST_CELLS + 1, np.int64)
         self._sticky = np.zeros(_FIRST_CELLS, np.bool_)
         self._arena = np.zeros(1 << 16, np.uint8)
+        self._window: TextWindow | None = None  # of a pool whose characters kernels look at
+        self._taken = 0  # the made text that was taken over last
+
+    def reach(self) -> int:
+        """The address by which kernels reach the texts; it stays."""
+        if self._window is None:
+            self._window = TextWindow()
+            self._show()
+        return self._window.address
+
+    def settle(self) -> None:
+        """Take over what kernels made, and give its memory back; none of them runs."""
+        if self._window is not None:
+            with self._alone():
+                self._window.clear()
+                self._taken = 0
+
+    def _alone(self) -> contextlib.AbstractContextManager[None]:
+        """While no other thread adds a text, and all that were added are known."""
+        return _NOBODY if self._window is None else self._alone_with(self._window)
+
+    @contextlib.contextmanager
+    def _alone_with(self, window: TextWindow) -> Iterator[None]:
+        with window:
+            self._take_made(int(window.words[NEWEST]))
+            yield
+
+    def _take_made(self, newest: int) -> None:
+        if newest != self._taken:
+            count, size = _measure_made(newest, self._taken)
+            self._reserve(count, size)
+            arrays = self._cells, self._codes, self._starts, self._arena, self._sticky
+            self.count = int(_take(*arrays, self.count, newest, self._taken))
+            self._taken = newest
+
+    def _show(self) -> None:
+        if self._window is not None:
+            arrays = self._cells, self._codes, self._starts, self._arena, self._sticky
+            self._window.show(arrays)
 
     def add_literals(self, texts: Iterable[str]) -> None:
         """Texts that kernels know by their code: they must have their own hash as code."""
@@ -237,6 +308,10 @@ class StringPool:
             texts = texts.cast(pa.string())
         if texts.null_count:
             texts = texts.fill_null("")
+        with self._alone():
+            return self._interned(texts)
+
+    def _interned(self, texts: pa.Array) -> np.ndarray:
         if len(texts) <= _FEW:
             return np.array([self._intern_one(_encoded(text)) for text in texts], np.int64)
         out = np.empty(len(texts), np.int64)
@@ -289,7 +364,10 @@ class StringPool:
 
     def texts(self, codes: np.ndarray) -> pa.Array:
         """The Arrow string array behind the codes."""
-        wanted = np.ascontiguousarray(codes, np.int64)
+        with self._alone():
+            return self._texts(np.ascontiguousarray(codes, np.int64))
+
+    def _texts(self, wanted: np.ndarray) -> pa.Array:
         offsets = np.empty(len(wanted) + 1, np.int64)
         unknown = _sizes(self._cells, self._codes, self._starts, wanted, offsets)
         check_invariant(unknown < 0, f"the string pool has no text for the code at row {unknown}")
@@ -303,13 +381,15 @@ class StringPool:
         """The text behind one code."""
         if code == 0:
             return ""
-        entry = self._entry(code)
-        check_invariant(entry >= 0, f"the string pool has no text for the code {code}")
-        start, end = self._starts[entry : entry + 2].tolist()
-        return self._arena[start:end].tobytes().decode()
+        with self._alone():
+            entry = self._entry(code)
+            check_invariant(entry >= 0, f"the string pool has no text for the code {code}")
+            start, end = self._starts[entry : entry + 2].tolist()
+            return self._arena[start:end].tobytes().decode()
 
     def compact(self, used: Iterable[np.ndarray]) -> None:
-        """Forget the texts whose code is in none of the arrays (and no literal)."""
+        """Forget the texts whose code is in none of the arrays (and no literal); no kernel runs."""
+        self.settle()
         live = np.zeros(self.count, np.bool_)
         for codes in used:
             _mark(self._cells, self._codes, np.ascontiguousarray(codes, np.int64), live)
@@ -319,6 +399,12 @@ class StringPool:
         _rebuild(self._cells, self._codes, self.count)
 
     def _reserve(self, texts: int, size: int) -> None:
+        before = self._cells, self._codes, self._arena
+        self._make_room(texts, size)
+        if any(map(operator.is_not, before, (self._cells, self._codes, self._arena))):
+            self._show()
+
+    def _make_room(self, texts: int, size: int) -> None:
         need = self.count + texts
         if need > len(self._codes):
             room = max(need, 2 * len(self._codes))
@@ -327,8 +413,9 @@ class StringPool:
             extra = np.zeros(room + 1 - len(self._starts), np.int64)
             self._starts = np.concatenate([self._starts, extra])
         if 2 * need > len(self._cells):  # half of them stay empty, so that probes are short
-            self._cells = np.full(1 << (2 * need - 1).bit_length(), -1, np.int64)
-            _rebuild(self._cells, self._codes, self.count)
+            cells = np.full(1 << (2 * need - 1).bit_length(), -1, np.int64)
+            _rebuild(cells, self._codes, self.count)
+            self._cells = cells
         end = int(self._starts[self.count]) + size
         if end > len(self._arena):
             room = max(end, 2 * len(self._arena))
