@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import keyword
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, cast
 
 from headgate.compiling import cache
@@ -32,7 +32,7 @@ from headgate.compiling.signature import (
     Signature,
     argument_types,
 )
-from headgate.errors import DeclarationError, InputError, not_among
+from headgate.errors import DeclarationError, InputError, InvariantError, not_among
 from headgate.kernels.building import check_compiles
 from headgate.state.schema import Schema, refuse_twins
 from headgate.state.table import Access, Output, Table, fits_key
@@ -144,7 +144,7 @@ def transaction(
         signature = Signature(label, function, schema, parameters, compiled)
         _refuse_unsound(signature, where)
         if compiled:
-            _check_compiles(signature, where)
+            signature = _compilable(signature, where)
         return Transaction(signature)
 
     return declare
@@ -262,18 +262,31 @@ def _refuse_event_set(function: Any, where: str) -> None:
             )
 
 
-def _check_compiles(signature: Signature, where: str) -> None:
-    """Compile once at the definition, unless this very function has been accepted before."""
+def _compilable(signature: Signature, where: str) -> Signature:
+    """The signature as it compiles, tried at the definition unless it has been accepted before.
+
+    Most functions need no characters; one that does not compile without is tried with them.
+    """
     declared = repr((signature.event, signature.parameters))
-    mark = cache.fingerprint(signature.function, declared)
-    if cache.is_known_good(mark):
-        return
+    forms = [signature, replace(signature, is_reaching=True)]
+    marks = [cache.fingerprint(one.function, declared, one.is_reaching) for one in forms]
+    for form, mark in zip(forms, marks, strict=True):
+        if cache.is_known_good(mark):
+            return form
     refuse_forms(signature.function, where)
-    dispatcher = compile_along(signature.function, signature.functions)
-    compile_checked(dispatcher, argument_types(signature), where)
-    for table in signature.tables:
-        check_compiles(table)
-    cache.remember_good(mark)
+    for form, mark in zip(forms, marks, strict=True):
+        dispatcher = compile_along(form.function, form.functions, None, form.is_reaching)
+        try:
+            compile_checked(dispatcher, argument_types(form), where)
+        except DeclarationError:
+            if form.is_reaching:
+                raise
+            continue
+        for table in signature.tables:
+            check_compiles(table)
+        cache.remember_good(mark)
+        return form
+    raise InvariantError("a transaction was neither compiled nor refused")
 
 
 # --- tables and transactions as a user names them -----------------------------------------------

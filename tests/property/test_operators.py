@@ -42,6 +42,9 @@ DECIMALS = ["0", "0.01", "-0.01", "0.05", "1.00", "-1.00", "2.50", "99.99", "999
             "-9999999999.99"]  # fmt: skip
 HUGE = ["0", "99999999999999.9999", "-99999999999999.9999", "12345678901234.5679",
         "90071992547409.9321", "70000000000000.0001", "0.0003"]  # fmt: skip
+TEXTS = ["", "a", "b", "ab", "aa", "\x00", "a\x00", "a\x00b", "e\u0301", "\u00e9", "\u007f",
+         "\u0080", "\u07ff", "\uffff", "\U00010000", "\U0001f600", "a" * 3000,
+         "a" * 3000 + "b"]  # fmt: skip
 
 _INT_PAIR = ["+", "-", "*", "//", "%", "&", "|", "^", "<<", ">>", "**"]
 _COMPARE = ["<", "<=", ">", ">=", "==", "!="]
@@ -65,9 +68,6 @@ def _expressions() -> Iterator[tuple[str, str]]:
                      "e.p {} e.x", "e.a {} e.p", "e.d {} e.e", "e.d {} e.a", "e.f {} e.x",
                      "e.day {} e.small", "e.ts {} e.a"):  # fmt: skip
             yield "u", pair.format(sign)
-    for sign in ("==", "!="):
-        yield "u", f"e.s {sign} e.t"
-        yield "u", f"e.s {sign} 'b'"
     yield from [
         ("v", f"e.x ** {power}") for power in (2, 3, 7, -1, -2, 0, "2.0", "-3.0", "e.a", "e.small")
     ]
@@ -122,15 +122,29 @@ def _expressions() -> Iterator[tuple[str, str]]:
         yield "m", text
 
 
+def _of_texts() -> Iterator[tuple[str, str]]:
+    for sign in _COMPARE:
+        for pair in ("e.s {} e.t", "e.s {} 'b'", "e.s + e.t {} e.t + e.s", "'' {} e.s"):
+            yield "u", pair.format(sign)
+    for text in ("e.s in e.t", "e.t not in e.s", "'b' in e.s + e.t", "e.s.startswith(e.t)",
+                 "e.s.startswith(('a', e.t))", "e.t.endswith(e.s)", "(e.s + e.t).endswith(e.t)",
+                 "e.s.endswith(())", "e.s < e.t < 'm'", "bool(e.s + e.t)", "before(e.s, e.t)",
+                 "e.s + e.t in ('ab', 'aa')"):  # fmt: skip
+        yield "u", text
+    yield from [("r", "len(e.s)"), ("r", "len(e.s + e.t) * e.a"), ("r", "len('\u00e9\U0001f600')")]
+
+
 _STORED = [
     ("g", "e.x"), ("g", "e.f * 2"), ("g", "e.f + e.f"), ("g", "e.a"), ("g", "e.f / 3"),
     ("k", "e.s if e.p else e.t"), ("k", "e.s or e.t"), ("k", "e.s and 'z'"),
+    ("k", "e.s + e.t"), ("k", "'<' + e.s + '>'"), ("k", "min(e.s, e.t)"), ("k", "max(e.s, e.t)"),
+    ("k", "max('b', e.s, e.t, e.s + e.t)"), ("k", "e.s + '' + e.t"), ("k", "grown(e.s, e.small)"),
     ("w", "e.a"), ("w", "e.small + e.small"), ("w", "int(e.x)"), ("w", "-e.small"),
     ("v", "float(e.h)"), ("v", "float(e.h + e.d)"), ("m", "e.h + e.h"), ("m", "e.h + e.d"),
     ("r", "int(e.h)"), ("u", "e.h == e.a"), ("m", "e.h * e.small"), ("v", "float(e.h) / 3"),
     ("r", "(q := e.a) + q"), ("r", "e.a if (q := e.b) > 2 else q"),
 ]  # fmt: skip
-EXPRESSIONS = [*_expressions(), *_STORED]
+EXPRESSIONS = [*_expressions(), *_of_texts(), *_STORED]
 CHUNK = 60
 LARGE = 2**62
 
@@ -153,6 +167,17 @@ def last(start):
     return found
 
 
+def before(one, other):
+    return one < other
+
+
+def grown(text, times):
+    found = text
+    for _ in range(times % 7):
+        found += text + "."
+    return found
+
+
 def added(items):
     total = 0.0
     for item in items:
@@ -169,7 +194,8 @@ def generated(expressions: Sequence[tuple[str, str]], name: str) -> Any:
         lines += [f"    {word} e.op == {number}:", f"        out.{column} = {text}"]
     scope = {
         "hg": hg, "math": math, "OUT": OUT, "anchor": ANCHOR, "LARGE": LARGE, "tripled": tripled,
-        "loop": loop, "last": last, "added": added, "__name__": __name__,
+        "loop": loop, "last": last, "added": added, "before": before,
+        "grown": grown, "__name__": __name__,
     }  # fmt: skip
     exec(compile("\n".join(lines), f"<{name}>", "exec"), scope)
     return scope[name]
@@ -191,7 +217,7 @@ def _values(column: str) -> list[Any]:
         "e": [Decimal(text) for text in ("0", "0.0001", "-0.0050", "1.5", "99999.9999")],
         "h": [Decimal(text) for text in HUGE],
         "p": [True, False], "q": [True, False],
-        "s": ["", "a", "b"], "t": ["", "b", "long text"],
+        "s": TEXTS, "t": [*TEXTS, "long text"],
         "day": [datetime.date(1970, 1, 1), datetime.date(1969, 12, 30), datetime.date.max],
         "ts": [datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC),
                datetime.datetime(2024, 2, 29, 12, 0, 0, 1, tzinfo=datetime.UTC)],

@@ -32,6 +32,13 @@ from headgate.compiling.operators import (
     real_power,
 )
 from headgate.compiling.refusals import ALWAYS, Refusal, describe_error
+from headgate.compiling.texts import (
+    TEXT_BUILTINS,
+    TEXT_METHODS,
+    TEXT_OPERATORS,
+    TEXTS,
+    with_texts,
+)
 from headgate.compiling.uncompiled import MAX, MIN
 from headgate.errors import DeclarationError
 from headgate.state.compiled import lowered_only
@@ -100,6 +107,7 @@ class _Rewriter:
         self.func_ir = func_ir
         self.functions = functions
         self.literal_names = self._literal_arguments()
+        self.has_texts = TEXTS in func_ir.arg_names
 
     def _literal_arguments(self) -> set[str]:
         """Variables handed to decimal() and getattr(): their literals must stay literals."""
@@ -147,6 +155,8 @@ class _Rewriter:
         if function is None:
             return [statement]
         args = [value.value] if value.op == "unary" else [value.lhs, value.rhs]
+        if self.has_texts and value.fn in TEXT_OPERATORS:
+            function, args = TEXT_OPERATORS[value.fn], [self._texts(block), *args]
         if value.fn in (operator.pow, operator.ipow) and self._is_real_power(*args):
             function = real_power
         return self._call(block, function, args, statement.target, statement.loc)
@@ -179,6 +189,9 @@ class _Rewriter:
 
     def _called(self, block: Any, statement: Any) -> list[Any]:
         value = statement.value
+        if self.has_texts and (reaching := self._reaching(block, value)) is not None:
+            function, args = reaching
+            return self._call(block, function, args, statement.target, statement.loc, value)
         if dict(value.kws).keys() == {"strict"}:
             return self._strict_zip(block, statement)
         if self._value_of(value.func) is pow:
@@ -187,6 +200,25 @@ class _Rewriter:
             if self._is_real_power(*value.args):
                 return self._call(block, real_power, value.args, statement.target, statement.loc)
         return [statement]
+
+    def _texts(self, block: Any) -> Any:
+        """The argument by which it reaches characters."""
+        return block.scope.get_exact(TEXTS)
+
+    def _reaching(self, block: Any, call: Any) -> tuple[Any, list[Any]] | None:
+        """What to call instead, and with what, where characters may be looked at; or None."""
+        texts, called = self._texts(block), self._value_of(call.func)
+        method = guard(get_definition, self.func_ir, call.func)
+        if _is_method(method):
+            if len(call.args) != 1 or call.kws or call.vararg:
+                raise Refusal(f"{method.attr} takes one text here, or a tuple of them", call.loc)
+            return TEXT_METHODS[method.attr], [texts, method.value, *call.args]
+        if called in TEXT_BUILTINS and not call.kws and not call.vararg:
+            return TEXT_BUILTINS[called], [texts, *call.args]
+        compiled = self.functions.get(called, called)
+        if any(compiled is one for one in self.functions.values()):
+            return compiled, [texts, *call.args]
+        return None
 
     def _strict_zip(self, block: Any, statement: Any) -> list[Any]:
         """zip(a, b, strict=...): Numba's zip takes no keywords, so compare the lengths first."""
@@ -204,6 +236,8 @@ class _Rewriter:
 
     def _member(self, block: Any, statement: Any) -> list[Any]:
         """A member of a module: a constant, or a function in its compiled form."""
+        if self.has_texts and _is_method(statement.value):
+            return []  # it is called by another name, see `_reaching`
         owner = self._value_of(statement.value.value)
         found = self._value_of(statement.target)
         if isinstance(owner, enum.IntEnum) and isinstance(found, str):
@@ -246,10 +280,14 @@ class _Rewriter:
         variable = ir.Var(block.scope, mk_unique_var("$constant"), loc)
         return variable, ir.Assign(ir.Const(value, loc), variable, loc)
 
-    def _call(self, block: Any, function: Any, args: list[Any], target: Any, loc: Any) -> list[Any]:
+    def _call(
+        self, block: Any, function: Any, args: list[Any], target: Any, loc: Any, like: Any = None
+    ) -> list[Any]:
+        """The statements that call a function; with what other arguments `like` is called."""
         callee = ir.Var(block.scope, mk_unique_var("$callee"), loc)
         found = ir.Global(getattr(function, "__name__", "call"), function, loc)
-        call = ir.Expr.call(callee, args, (), loc)
+        kws, vararg = ((), None) if like is None else (like.kws, like.vararg)
+        call = ir.Expr.call(callee, args, kws, loc, vararg=vararg)
         return [ir.Assign(found, callee, loc), ir.Assign(call, target, loc)]
 
 
@@ -263,6 +301,12 @@ _PERMITTED = (
     bool, enumerate, getattr, len, range, zip,
     actions.abort, actions.delete, actions.decimal,
 )  # fmt: skip
+
+
+def _is_method(value: Any) -> bool:
+    """Whether it is a method of a text that has a compiled form."""
+    is_member = isinstance(value, ir.Expr) and value.op == "getattr"
+    return is_member and value.attr in TEXT_METHODS
 
 
 def as_number(value: Any) -> Any:
@@ -329,10 +373,13 @@ class _Compiler(CompilerBase):
 # --- functions, and what they call ----------------------------------------------------------------
 
 
-def compile_along(function: Any, done: dict[Any, Any] | None = None, cut: Any = None) -> Any:
+def compile_along(
+    function: Any, done: dict[Any, Any] | None = None, cut: Any = None, is_reaching: bool = False
+) -> Any:
     """A dispatcher of the function in which every Python function it calls is compiled too.
 
-    With a cut (see slicing.py) only one slice of the function itself is compiled.
+    With a cut (see slicing.py) only one slice of the function itself is compiled. One that reaches
+    characters (see texts.py) takes the way to them before its own arguments.
     """
     done = {} if done is None else done
     if function in done and cut is None:
@@ -347,12 +394,14 @@ def compile_along(function: Any, done: dict[Any, Any] | None = None, cut: Any = 
     clone.__defaults__ = None if _has_accesses(function) else function.__defaults__
     # A cached kernel imports this module when it is loaded; the user's may not be importable.
     clone.__module__ = __name__
+    if is_reaching:
+        clone.__dict__["__signature__"] = with_texts(clone)
     dispatcher = numba.njit(nogil=True, pipeline_class=_Compiler)(clone)
     if cut is None:
         done[function] = dispatcher
     for name, value in references(function).items():
         if is_user_function(value):
-            compiled = compile_along(value, done)
+            compiled = compile_along(value, done, None, is_reaching)
             if "." not in name and name in scope:
                 scope[name] = compiled
     for cell, old in zip(cells, function.__closure__ or (), strict=True):

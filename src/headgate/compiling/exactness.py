@@ -23,23 +23,29 @@ from headgate.compiling.operators import (
     real_power,
 )
 from headgate.compiling.refusals import Refusal
+from headgate.compiling.texts import TEXT_BUILTINS, TEXT_OPERATORS
 
 _EXACT_MAX = 2**53  # every integer up to here is a float
 _COMPARING = {
     CHECKED_OPERATORS[sign]
     for sign in (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
-}
+} | {TEXT_OPERATORS[sign] for sign in (operator.lt, operator.le, operator.gt, operator.ge)}
 _COMBINING = {
     CHECKED_OPERATORS[sign]
     for sign in (operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv,
                  operator.mod)
-} | {real_power, CHECKED_OPERATORS[operator.pow], CHECKED_BUILTINS[divmod]}  # fmt: skip
+} | {
+    real_power, CHECKED_OPERATORS[operator.pow], CHECKED_BUILTINS[divmod],
+    TEXT_OPERATORS[operator.add],
+}  # fmt: skip
 _PASSING = {
     CHECKED_BUILTINS[abs],
     CHECKED_BUILTINS[min],
     CHECKED_BUILTINS[max],
     CHECKED_BUILTINS[round],
     CHECKED_OPERATORS[operator.pos],
+    TEXT_BUILTINS[min],
+    TEXT_BUILTINS[max],
 }
 _TAKING = {
     store_column, bool, CHECKED_BUILTINS[float], CHECKED_BUILTINS[int],

@@ -10,6 +10,7 @@ from typing import Any
 from headgate.compiling.actions import delete
 from headgate.compiling.bytecode import Effects, effects_of
 from headgate.compiling.numba_types import EventType, OutputType, RecordType, RowsType
+from headgate.compiling.texts import texts_type
 from headgate.state.layout import Layout, record_layout, row_layout
 from headgate.state.schema import Schema
 from headgate.state.table import Access, Table
@@ -39,6 +40,7 @@ class Signature:
     event: Schema
     parameters: tuple[Parameter, ...]
     compiled: bool
+    is_reaching: bool = False  # it looks at the characters of texts, see texts.py
 
     @cached_property
     def functions(self) -> dict[Any, Any]:
@@ -124,7 +126,7 @@ def _fields(layout: Layout) -> tuple[tuple[Any, ...], ...]:
 
 def argument_types(signature: Signature) -> tuple[Any, ...]:
     """The Numba types of the function's arguments, in the order of its parameters."""
-    found: list[Any] = []
+    found: list[Any] = [texts_type] if signature.is_reaching else []
     for parameter in signature.parameters:
         role = parameter.stands_for
         if role is None:

@@ -143,9 +143,10 @@ def _refuse_failed_check(rows: TableRows, slots: range) -> None:
         return
     rows.pool.add_literals(sorted(check.texts))
     failing, words, first = build_check(rows.table), address(rows.words), slots.start
+    texts = rows.pool.reach() if check.is_reaching else 0
     failed: list[int] = []
     while len(failed) <= OFFENDERS_SHOWN:
-        found = first_failure(failing, words, range(first, slots.stop))
+        found = first_failure(failing, texts, words, range(first, slots.stop))
         if found is None:
             break
         failed.append(found)

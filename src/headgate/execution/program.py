@@ -54,6 +54,7 @@ class Program:
             self._literals |= literal_texts(signature)
         pool.add_literals(sorted(self._literals))
         self.kernel = self._build()
+        self.texts = pool.reach() if _is_reaching(self.signatures) else 0
         self.interpreters = [
             Interpreter(signature, self.tables, pool) for signature in self.signatures
         ]
@@ -193,3 +194,10 @@ class Program:
         if found is None or len(found) < slots:
             found = self._changed[table] = np.empty(2 * slots + 16, np.int64)
         return found
+
+
+def _is_reaching(signatures: Sequence[Signature]) -> bool:
+    """Whether one of these transactions, or a check of its tables, looks at characters."""
+    tables = [table for signature in signatures for table in signature.tables]
+    checks = [table.check for table in tables if table.check is not None]
+    return any(one.is_reaching for one in signatures) or any(one.is_reaching for one in checks)

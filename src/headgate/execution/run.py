@@ -143,6 +143,7 @@ class Run:
             "progress": self.progress, "counts": self.counts, "undo": self._undo(),
             "aborted": self.aborted, "aborted_count": 0,
             "epoch": self.epoch, "count": len(self.order), "table_count": len(self.table_names),
+            "texts": self.program.texts,
         }  # fmt: skip
         place = 0
         for number, work in enumerate(self.works[: self.program.compiled_count]):

@@ -67,6 +67,7 @@ class StraightRun:
         ]
         self._frame = np.zeros(self._kernel.layout.size, np.int64)
         self._address = address(self._frame)
+        self._frame[self._places["texts"]] = program.texts
         self._kept: dict[str, np.ndarray] = {}  # arrays that the frame points to, by their names
         self._counts = self._keep("counts", np.zeros(2 * len(self._tables) + 1, np.int64))
         self._progress = self._keep("progress", np.zeros(1, np.int64))

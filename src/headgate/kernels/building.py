@@ -29,6 +29,7 @@ from headgate.compiling.signature import (
     row_type,
 )
 from headgate.compiling.slicing import Cut, Slicing, slice_transaction
+from headgate.compiling.texts import texts_at, texts_type
 from headgate.errors import DeclarationError
 from headgate.kernels import (
     comparison,
@@ -43,7 +44,7 @@ from headgate.kernels import (
 )
 from headgate.kernels.binding import bind, codes
 from headgate.kernels.frame import FrameLayout
-from headgate.kernels.generating import Generator
+from headgate.kernels.generating import REACH, Generator
 from headgate.kernels.generating_units import UnitGenerator
 from headgate.kernels.pointers import (
     event_at,
@@ -141,7 +142,9 @@ def build_unit_kernels(generator: Generator) -> UnitKernels:
         roles = {parameter.name: parameter.stands_for for parameter in signature.parameters}
         for place, part in enumerate(slicings[number].slices if units.is_cut(number) else ()):
             cut = Cut(roles, part)
-            function = compile_along(signature.function, signature.functions, cut)
+            function = compile_along(
+                signature.function, signature.functions, cut, signature.is_reaching
+            )
             scope[f"function_{number}_{place}"] = function
     modules = [over_versions, explorations, comparison]
     return UnitKernels(_build("units", generator, units.source(), modules, scope), slicings)
@@ -186,9 +189,11 @@ def _scope(generator: Generator) -> dict[str, Any]:
     scope |= {step.py_func.__name__: step for step in STEPS}
     scope |= {**constraints.SHARED, "note_row": in_place.note_row}
     scope["deal_row"] = shares.deal_row
-    done: dict[Any, Any] = {}
+    scope["texts_at"] = texts_at
     for number, signature in enumerate(generator.signatures):
-        scope[f"function_{number}"] = compile_along(signature.function, signature.functions)
+        scope[f"function_{number}"] = compile_along(
+            signature.function, signature.functions, None, signature.is_reaching
+        )
         scope[f"event_{number}"] = event_at(event_type(signature))
         if signature.output is not None:
             scope[f"output_{number}"] = output_at(output_type(signature.name, signature.output))
@@ -203,7 +208,7 @@ def _scope(generator: Generator) -> dict[str, Any]:
                 scope[f"key_{place}_{part}"] = key_at(column, STORED[kind.kind])
     for place, table in enumerate(generator.tables):
         if table.check is not None:
-            scope[f"check_{place}"] = compile_along(check_function(table), done)
+            scope[f"check_{place}"] = compiled_check(table)
     return scope | generator.judge.scope()
 
 
@@ -254,6 +259,12 @@ def check_function(table: Table) -> Any:
     return scope["check"]
 
 
+def compiled_check(table: Table) -> Any:
+    """The same, to be called by compiled code."""
+    is_reaching = table.check is not None and table.check.is_reaching
+    return compile_along(check_function(table), is_reaching=is_reaching)
+
+
 def check_compiles(table: Table) -> None:
     """Refuse a check that does not compile or is not boolean, at the declaration."""
     if table.check is None:
@@ -263,42 +274,49 @@ def check_compiles(table: Table) -> None:
         return
     where = f"table {table.name!r}: the check {table.check.text!r}"
     row = row_type(Access(table, "at", table.key, read_only=True, create=False))
-    dispatcher = compile_along(check_function(table))
+    dispatcher = compiled_check(table)
+    given = (texts_type, row) if table.check.is_reaching else (row,)
     try:
-        dispatcher.compile((row,))
+        dispatcher.compile(given)
     except NumbaError as error:
         raise DeclarationError(f"{where} cannot be compiled: {reason_of(error)}") from None
-    answer = dispatcher.overloads[(row,)].signature.return_type
+    answer = dispatcher.overloads[given].signature.return_type
     if answer != types.boolean:
         raise DeclarationError(f"{where} is not a boolean expression but a {answer}")
     cache.remember_good(mark)
 
 
 def build_check(table: Table) -> Any:
-    """A loop (address of the words, first, last) -> the first slot that fails the check, or -1."""
+    """A loop (texts, words, first, last) -> the first slot that fails the check, or -1.
+
+    The first two are addresses: the window of the pool of texts, or 0, and the rows' words.
+    """
     access = Access(table, "at", table.key, read_only=True, create=False)
     size = 8 * row_layout(table.schema, table.key).words
     scope = {
-        "check": compile_along(check_function(table)),
+        "check": compiled_check(table),
+        "texts_at": texts_at,
         "row": record_at(row_type(access), size),
     }
-    mark = cache.fingerprint(_CHECK_SOURCE, repr(table))
-    return cache.load_source(_CHECK_SOURCE, "check", mark, scope)["failing"]
+    is_reaching = table.check is not None and table.check.is_reaching
+    source = _CHECK_SOURCE.replace("REACH", f"{REACH}, " if is_reaching else "")
+    mark = cache.fingerprint(source, repr(table))
+    return cache.load_source(source, "check", mark, scope)["failing"]
 
 
-def first_failure(failing: Any, words: int, slots: range) -> int | None:
+def first_failure(failing: Any, texts: int, words: int, slots: range) -> int | None:
     """The first slot whose row fails the check, or makes it raise, by halving."""
     try:
-        found = int(failing(words, slots.start, slots.stop))
+        found = int(failing(texts, words, slots.start, slots.stop))
         return found if found >= 0 else None
     except Exception:
         if len(slots) == 1:
             return slots.start
     middle = slots.start + len(slots) // 2
-    before = first_failure(failing, words, range(slots.start, middle))
+    before = first_failure(failing, texts, words, range(slots.start, middle))
     if before is not None:
         return before
-    return first_failure(failing, words, range(middle, slots.stop))
+    return first_failure(failing, texts, words, range(middle, slots.stop))
 
 
 _CHECK_SOURCE = '''"""Generated by Headgate: the check of one table over a range of its slots."""
@@ -307,9 +325,9 @@ from numba import njit
 
 
 @njit(nogil=True, cache=True)
-def failing(words, first, last):
+def failing(texts, words, first, last):
     for slot in range(first, last):
-        if not check(row(words, slot)):
+        if not check(REACHrow(words, slot)):
             return slot
     return -1
 '''

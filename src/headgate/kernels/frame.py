@@ -147,6 +147,8 @@ OF_CONSTRAINT = (
     "children",  # by parent: how many rows refer to it
 )
 
+OF_POOL = ("texts",)  # the way to characters, where a transaction looks at them, see characters.py
+
 _NAMES = re.compile(r"[a-z_]+[a-z](?:_\d+)?")
 _ARGUMENTS = re.compile(r"def \w+\(([^)]*)\)")  # which hide the words of the same name
 _MARK = "    FRAME\n"
@@ -173,6 +175,7 @@ class FrameLayout:
         names = [*OF_BATCH]
         for count, kinds in groups:
             names += [f"{kind}_{number}" for number in range(count) for kind in kinds]
+        names += OF_POOL
         return {name: place for place, name in enumerate(names)}
 
     @property

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from headgate.compiling.signature import OutputColumns, Signature
 from headgate.kernels.constraints import ConstraintText
@@ -25,6 +26,7 @@ from headgate.state.table import Access, Reference, Table
 # A step compares and puts back so many words by their names; more of them would take long to
 # compile, and a loop over the copy in `undo` does the same.
 WRITTEN_OUT_MAX = 8
+REACH = "texts_at(texts)"  # what a function gets that looks at the characters of texts
 
 
 def written(signature: Signature) -> tuple[Table, ...]:
@@ -106,9 +108,7 @@ class Generator:
 
     def protocol_source(self) -> str:
         """The same for protocols, which set the slots of a step for each event."""
-        moving = FrameLayout(
-            self.layout.transactions, self.layout.accesses, self.layout.tables, moving=("slots",)
-        )
+        moving = replace(self.layout, moving=("slots",))
         parts = [*self._steps(), *self.each(self._gather), *self.each(self._point)]
         parts += [self.dispatch("gather", "e, frame"), self.dispatch("point", "e, frame")]
         return self.joined(parts, moving)
@@ -265,7 +265,8 @@ class Generator:
 
     def call(self, number: int) -> list[str]:
         """Run the function; when it aborts, undo and return why."""
-        signature, names = self.signatures[number], []
+        signature = self.signatures[number]
+        names = [REACH] if signature.is_reaching else []
         accesses = iter(self.accesses(number))
         for parameter in signature.parameters:
             role = parameter.stands_for
@@ -285,6 +286,11 @@ class Generator:
             "    why = code_of(code)",
             "    return why if why != 0 else -1",
         ]
+
+    def check(self, table: Table, row: str) -> str:
+        """The call of a table's check on a row."""
+        reach = f"{REACH}, " if table.check is not None and table.check.is_reaching else ""
+        return f"check_{self.number(table)}({reach}{row})"
 
     def value(self, place: int, access: Access, words: str, slots: str, slot: str) -> str:
         """What the function gets for an access: the row, or all rows of the span."""
@@ -358,12 +364,13 @@ class Generator:
         if all(access.table.check is None for _, access in self._changing(number)):
             return []
         for place, access in self._changing(number):
-            table, body = self.number(access.table), ["pass"]
+            body = ["pass"]
             if access.table.check is not None:
                 text = f"check failed: {access.table.name}: {access.table.check.text}"
+                row = f"row_{place}(words_{self.number(access.table)}, s_{place})"
                 body = [
                     f"if get(r_{place}, 0) & {HEADER_ALIVE}:",
-                    f"    if not check_{table}(row_{place}(words_{table}, s_{place})):",
+                    f"    if not {self.check(access.table, row)}:",
                     *_inside(_inside(self.back(number))),
                     f"        return {self.reason(text)}",
                 ]

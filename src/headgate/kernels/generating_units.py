@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from headgate.compiling.signature import OutputColumns
 from headgate.compiling.slicing import Slice, Slicing, whole_slice
-from headgate.kernels.generating import Generator
+from headgate.kernels.generating import REACH, Generator
 from headgate.kernels.versions import RANK_ABORT, RANK_CHECK, RANK_FOLLOW
 from headgate.state.layout import HEADER_ALIVE
 from headgate.state.table import Access
@@ -170,7 +170,8 @@ class UnitGenerator:
         ])  # fmt: skip
 
     def _call(self, number: int, label: str, part: Slice) -> list[str]:
-        signature, names = self.generator.signatures[number], []
+        signature = self.generator.signatures[number]
+        names = [REACH] if signature.is_reaching else []
         accesses = iter(self.parameters(number))
         for parameter in signature.parameters:
             role = parameter.stands_for
@@ -206,7 +207,7 @@ class UnitGenerator:
             lines += self.generator.rows(place, access, [
                 *self._row(place, access),
                 f"if get(c, 0) & {HEADER_ALIVE} and differ(f, c, {width}):",
-                f"    if not check_{table}({row}):",
+                f"    if not {self.generator.check(access.table, row)}:",
                 f"        put(rank, u, {RANK_CHECK + place})",
                 f"        return {self.generator.reason(check)}",
             ])  # fmt: skip

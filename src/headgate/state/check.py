@@ -6,6 +6,7 @@ interpreted and in the serial oracle. Columns are never null, so SQL's third tru
 
 from __future__ import annotations
 
+import ast
 import keyword
 import math
 import re
@@ -33,16 +34,22 @@ _COMPARE = {
 }  # fmt: skip
 _FUNCTIONS = {"abs": "abs", "least": "min", "greatest": "max"}
 _KINDS = {"string": "text", "boolean": "boolean", "date": "moment", "timestamp": "moment"}
-_ONLY_EQUAL = "texts are compared with =, <> and IN only"
+_TEXT_FUNCTIONS = {  # how many texts each takes at least and at most, its Python form, its kind
+    "length": (1, 1, "len({0})", "number"),
+    "startswith": (2, 2, "{0}.startswith({1})", "boolean"),
+    "endswith": (2, 2, "{0}.endswith({1})", "boolean"),
+    "contains": (2, 2, "({1} in {0})", "boolean"),
+    "concat": (2, 9, "({all})", "text"),
+}
 _HINTS = {
     "&&": "write AND",
-    "||": "write OR",
+    "||": "write OR, or concat(a, b) of texts",
     '"': "write a text in single quotes, a column without quotes or in backticks: `order`",
     "=>": "write >=",
     "=<": "write <=",
     "%": "there is no remainder in a check; compute it in the transaction",
 }
-_KEYWORDS = {"and", "or", "not", "between", "in", "is", "null", "true", "false"}
+_KEYWORDS = {"and", "or", "not", "between", "in", "is", "null", "true", "false", "like"}
 
 
 class _Term(NamedTuple):
@@ -58,12 +65,14 @@ class Check:
 
     text: str
     python: str
+    is_reaching: bool = False  # it looks at the characters of texts
 
     @property
     def texts(self) -> set[str]:
-        """The text literals it names."""
-        tokens = _TOKEN.finditer(self.text)
-        return {token["text"][1:-1].replace("''", "'") for token in tokens if token["text"]}
+        """The texts that are in its Python form."""
+        parts = ast.walk(ast.parse(self.python, mode="eval"))
+        constants = (part.value for part in parts if isinstance(part, ast.Constant))
+        return {value for value in constants if isinstance(value, str)}
 
 
 def parse_check(text: str, schema: Schema, where: str) -> Check:
@@ -77,7 +86,8 @@ def parse_check(text: str, schema: Schema, where: str) -> Check:
         kind = type(given).__name__
         raise DeclarationError(f"{where}: it is a text such as 'balance >= 0', not {kind}")
     require_text(text, where)
-    return Check(text, _Parser(text, schema, where).whole())
+    parser = _Parser(text, schema, where)
+    return Check(text, parser.whole(), parser.is_reaching)
 
 
 def names_in(text: str) -> list[tuple[str, int, int]]:
@@ -103,7 +113,7 @@ def _is_syntax(word: str, following: re.Match[str] | None) -> bool:
         return True
     if following is None:
         return False
-    is_call = word in _FUNCTIONS and following["sign"] == "("
+    is_call = word in (*_FUNCTIONS, *_TEXT_FUNCTIONS) and following["sign"] == "("
     return is_call or (word in ("date", "timestamp") and following["text"] is not None)
 
 
@@ -130,6 +140,7 @@ class _Parser:
         self.where = where
         self.tokens = self._tokens()
         self.place = 0
+        self.is_reaching = False  # whether it needs more of a text than which one it is
         # A literal like 0.5 must be exact beside a decimal column and a float beside a double.
         words = {value for kind, value, _ in self.tokens if kind == "name"}
         kinds = {schema[word].type.kind for word in words if word in schema}
@@ -178,8 +189,8 @@ class _Parser:
         term = self._either()
         kind, value, place = self.tokens[self.place]
         if kind != "end":
-            known = value.lower() in ("like", "ilike", "rlike", "similar")
-            told = f"{_ONLY_EQUAL}, so {value.upper()} is not there" if known else ""
+            known = value.lower() in ("ilike", "rlike", "similar")
+            told = f"there is no {value.upper()}, only LIKE" if known else ""
             self._fail(place, told or "the expression should end here")
         return self._condition(term, 0).source
 
@@ -222,6 +233,9 @@ class _Parser:
         negated = self._peek("not")
         if negated:
             self._take("not")
+        if self._peek("like"):
+            source = self._pattern(left)
+            return _Term(f"(not {source})" if negated else source, "boolean")
         if negated or self._peek("between", "in"):
             source = self._range(left) if self._peek("between") else self._membership(left)
             return _Term(f"(not {source})" if negated else source, "boolean")
@@ -233,9 +247,31 @@ class _Parser:
             self._fail(place, "a time is no text: write DATE '2024-01-31' or TIMESTAMP '...'")
         if "text" in kinds and len(kinds) > 1:
             self._fail(place, f"a {left.kind} cannot be compared with a {right.kind}")
-        if "text" in kinds and sign not in ("==", "!="):
-            self._fail(place, _ONLY_EQUAL)
+        self.is_reaching |= "text" in kinds and sign not in ("==", "!=")
         return _Term(f"({left.source} {sign} {right.source})", "boolean")
+
+    def _pattern(self, left: _Term) -> str:
+        """LIKE a text with % at its ends, or once within."""
+        self._take("like")
+        kind, value, place = self.tokens[self.place]
+        self.place += 1
+        if left.kind != "text" or kind != "text":
+            self._fail(place, "LIKE takes a text and a pattern, as in name like 'a%'")
+        parts = value[1:-1].replace("''", "'").split("%")
+        is_within = len(parts) == 3 and not parts[0] and not parts[2]
+        if re.search(r"[_\\]", value) or (len(parts) > 2 and not is_within):
+            self._fail(place, "a pattern has % at its ends or once within, and no _ or backslash")
+        if len(parts) == 1:
+            return f"({left.source} == {parts[0]!r})"
+        self.is_reaching = True
+        if is_within:
+            return f"({parts[1]!r} in {left.source})"
+        first, last = parts
+        if not first or not last:
+            end, part = ("endswith", last) if last else ("startswith", first)
+            return f"{left.source}.{end}({part!r})"
+        ends = f"{left.source}.startswith({first!r}) and {left.source}.endswith({last!r})"
+        return f"({ends} and len({left.source}) >= {len(first + last)})"
 
     def _null_test(self) -> str:
         self._take("is")
@@ -284,7 +320,7 @@ class _Parser:
 
     def _refuse_text(self, term: _Term, place: int) -> None:
         if term.kind == "text":
-            self._fail(place, f"{_ONLY_EQUAL}, they cannot be computed with")
+            self._fail(place, "texts cannot be computed with; concat(a, b) joins them")
 
     def _signed(self) -> _Term:
         if self._peek("-"):
@@ -337,11 +373,12 @@ class _Parser:
         return _Term(source, _KINDS.get(self.schema[value].type.kind, "number"))
 
     def _call(self, name: str, place: int) -> _Term:
-        if name not in _FUNCTIONS:
+        if name not in _FUNCTIONS and name not in _TEXT_FUNCTIONS:
+            known = ", ".join((*_FUNCTIONS, *_TEXT_FUNCTIONS))
             self._fail(
                 place,
-                f"no function {name!r} in a check; the functions are: {', '.join(_FUNCTIONS)}; "
-                f"{_ONLY_EQUAL}; test the rest in the transaction and return hg.abort(...)",
+                f"no function {name!r} in a check; the functions are: {known}; "
+                "test the rest in the transaction and return hg.abort(...)",
             )
         self._take("(")
         arguments = [self._sum()]
@@ -349,10 +386,22 @@ class _Parser:
             self._take(",")
             arguments.append(self._sum())
         self._take(")")
+        if name in _TEXT_FUNCTIONS:
+            return self._text_call(name, arguments, place)
         if (len(arguments) == 1) != (name == "abs"):
             self._fail(place, f"{name} takes {'one value' if name == 'abs' else 'several values'}")
-        for argument in arguments:
-            self._refuse_text(argument, place)
-        sources = ", ".join(one.source for one in arguments)
         kinds = {one.kind for one in arguments}
+        if "text" in kinds and (name == "abs" or len(kinds) > 1):
+            self._fail(place, f"{name} takes numbers alone, or texts alone")
+        self.is_reaching |= "text" in kinds
+        sources = ", ".join(one.source for one in arguments)
         return _Term(f"{_FUNCTIONS[name]}({sources})", kinds.pop() if len(kinds) == 1 else "number")
+
+    def _text_call(self, name: str, arguments: list[_Term], place: int) -> _Term:
+        least, most, form, kind = _TEXT_FUNCTIONS[name]
+        if not least <= len(arguments) <= most or {one.kind for one in arguments} != {"text"}:
+            count = least if least == most else f"{least} to {most}"
+            self._fail(place, f"{name} takes {count} text{'s' if most > 1 else ''}")
+        self.is_reaching = True
+        sources = [one.source for one in arguments]
+        return _Term(form.format(*sources, all=" + ".join(sources)), kind)

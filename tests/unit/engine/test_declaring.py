@@ -62,10 +62,9 @@ def test_a_bad_schema(schema: Any) -> None:
     assert told == f"table 't': {SCHEMAS[schema]}"
 
 
-ONLY_EQUAL = "texts are compared with =, <> and IN only"
 FUNCTIONS = (
-    f"in a check; the functions are: abs, least, greatest; {ONLY_EQUAL}; "
-    "test the rest in the transaction and return hg.abort(...)"
+    "in a check; the functions are: abs, least, greatest, length, startswith, endswith, contains, "
+    "concat; test the rest in the transaction and return hg.abort(...)"
 )
 TABLES: dict[str, tuple[dict[str, Any], str]] = {
     "a key that is no column": (
@@ -85,17 +84,19 @@ TABLES: dict[str, tuple[dict[str, Any], str]] = {
         {"name": None},
         "table None: a table's name is a plain word, such as 'accounts'",
     ),
-    "a check of a text's length": (
-        {"check": "length(s) < 10"},
-        f"table 't': check: no function 'length' {FUNCTIONS}: 'length(s) < 10' at 'length(s) < 10'",
+    "a check of a text in capitals": (
+        {"check": "upper(s) < 'B'"},
+        f"table 't': check: no function 'upper' {FUNCTIONS}: \"upper(s) < 'B'\" at "
+        "\"upper(s) < 'B'\"",
     ),
-    "a check by pattern": (
-        {"check": "s like 'a%'"},
-        f"table 't': check: {ONLY_EQUAL}, so LIKE is not there: \"s like 'a%'\" at \"like 'a%'\"",
+    "a check by a pattern of too many parts": (
+        {"check": "s like 'a%b%c'"},
+        "table 't': check: a pattern has % at its ends or once within, and no _ or backslash: "
+        "\"s like 'a%b%c'\" at \"'a%b%c'\"",
     ),
-    "a check that orders texts": (
-        {"check": "s < 'b'"},
-        f"table 't': check: {ONLY_EQUAL}: \"s < 'b'\" at \"< 'b'\"",
+    "a check of a number's length": (
+        {"check": "length(n) < 10"},
+        "table 't': check: length takes 1 text: 'length(n) < 10' at 'length(n) < 10'",
     ),
     "a check of a text and a number": (
         {"check": "s = 5"},

@@ -141,18 +141,28 @@ def unknown_name(event, row=accounts.at("id")):
 
 
 @refused("text")
-def text_sum(event, row=accounts.at("id")):
-    row.name = row.name + event.name  # here
+def text_product(event, row=accounts.at("id")):
+    row.name = row.name * 3  # here
 
 
 @refused("text")
 def text_order(event, row=accounts.at("id")):
-    row.open = row.name < event.name  # here
+    row.open = row.name < row.n  # here
+
+
+@refused("startswith takes one text here, or a tuple of them")
+def text_start(event, row=accounts.at("id")):
+    row.open = row.name.startswith("a", 1)  # here
+
+
+@refused("endswith takes a text or a tuple of texts")
+def text_end(event, row=accounts.at("id")):
+    row.open = row.name.endswith(1)  # here
 
 
 @refused("text")
-def text_length(event, row=accounts.at("id")):
-    row.n = len(row.name)  # here
+def text_part(event, row=accounts.at("id")):
+    row.name = row.name[1:]  # here
 
 
 @refused("text")
@@ -365,7 +375,7 @@ def test_a_function_is_refused_with_its_line_and_the_reason(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["text_length", "text_sum", "function_of_math", "decimal_division"]
+    "name", ["text_part", "text_product", "function_of_math", "decimal_division"]
 )
 def test_what_does_not_compile_may_be_declared_as_python(name: str) -> None:
     transaction = hg.transaction(event=EVENT, compiled=False)(REFUSED[name][0])

@@ -34,7 +34,8 @@ def by_duckdb(text: str, row: dict[str, Any]) -> bool:
     columns = [f"?::{types.get(name, 'varchar')} as {name}" for name in row if name in types]
     columns += ["? as s", "?::boolean as ok", "?::date as day"]
     values = [row[n] for n in row if n in types] + [row["s"], row["ok"], row["day"]]
-    query = f"select ({text}) from (select {', '.join(columns)})"
+    theirs = text.replace("startswith(", "starts_with(").replace("endswith(", "ends_with(")
+    query = f"select ({theirs}) from (select {', '.join(columns)})"
     return bool(duckdb.execute(query, values).fetchall()[0][0])
 
 
@@ -43,7 +44,7 @@ ROWS = st.fixed_dictionaries(
         "id": st.integers(-3, 3),
         "n": st.integers(-6, 6),
         "x": st.integers(-8, 8).map(lambda n: n / 2),
-        "s": st.sampled_from(["", "a", "b", "it's"]),
+        "s": st.sampled_from(["", "a", "b", "it's", "aba", "a\U0001f600b", "\uffff", "e\u0301"]),
         "ok": st.booleans(),
         "day": st.integers(19_720, 19_730).map(lambda n: START + datetime.timedelta(days=n)),
         "due": st.integers(-400, 400).map(lambda n: decimal.Decimal(n).scaleb(-2)),
@@ -61,14 +62,32 @@ NUMBERS = st.recursive(
     ),
     max_leaves=4,
 )
+TEXTS = st.recursive(
+    st.sampled_from(["s", "s", "''", "'a'", "'it''s'", "'a\U0001f600'", "'\U00010000'"]),
+    lambda inner: st.one_of(
+        st.tuples(inner, inner).map(lambda p: f"concat({p[0]}, {p[1]})"),
+        st.tuples(inner, inner).map(lambda p: f"least({p[0]}, {p[1]})"),
+        st.tuples(inner, inner).map(lambda p: f"greatest({p[0]}, {p[1]})"),
+    ),
+    max_leaves=3,
+)
+PATTERNS = st.sampled_from(
+    ["a", "a%", "%a", "%a%", "a%b", "a%a", "%", "", "it''s%", "%\U0001f600b"]
+)
 SIGNS = st.sampled_from(["=", "==", "<>", "!=", "<", "<=", ">", ">="])
 COMPARISONS = st.one_of(
     st.tuples(NUMBERS, SIGNS, NUMBERS).map(" ".join),
     st.tuples(st.just("x"), SIGNS, st.sampled_from(["0.5", "-1.5", "n", "2"])).map(" ".join),
     st.tuples(st.just("due"), SIGNS, st.sampled_from(["0.25", "-1.5", "1"])).map(" ".join),
-    st.tuples(st.just("s"), st.sampled_from(["=", "<>"]), st.sampled_from(["'a'", "'it''s'"])).map(
-        " ".join
+    st.tuples(TEXTS, SIGNS, TEXTS).map(" ".join),
+    st.tuples(TEXTS, st.sampled_from(["like", "NOT LIKE"]), PATTERNS).map(
+        lambda p: f"{p[0]} {p[1]} '{p[2]}'"
     ),
+    st.tuples(st.sampled_from(["startswith", "endswith", "contains"]), TEXTS, TEXTS).map(
+        lambda p: f"{p[0]}({p[1]}, {p[2]})"
+    ),
+    st.tuples(TEXTS, SIGNS, WHOLE).map(lambda p: f"length({p[0]}) {p[1]} {p[2]}"),
+    st.tuples(TEXTS, TEXTS, TEXTS).map(lambda p: f"{p[0]} between {p[1]} and {p[2]}"),
     st.tuples(NUMBERS, st.sampled_from(["between", "not between"]), WHOLE, WHOLE).map(
         lambda p: f"{p[0]} {p[1]} {p[2]} and {p[3]}"
     ),
@@ -110,8 +129,8 @@ def test_a_fraction_is_exact_beside_a_decimal_and_a_float_elsewhere() -> None:
 
 
 def test_the_texts_of_a_check_are_known() -> None:
-    check = parse_check("s in ('a', 'it''s') or s = ''", SCHEMA, "here")
-    assert check.texts == {"a", "it's", ""}
+    check = parse_check("s in ('a', 'it''s') or s = '' or s like 'b%'", SCHEMA, "here")
+    assert check.texts == {"a", "it's", "", "b"}
 
 
 def test_a_column_whose_name_is_no_word_is_quoted() -> None:
@@ -134,13 +153,24 @@ BAD = {
     "n in 1": "expected (",
     "n in ()": "expected a column, a literal or a bracket",
     "n is 5": "expected null",
-    "s like 'a%'": "texts are compared with =, <> and IN only, so LIKE is not there",
+    "s like 'a_'": "a pattern has % at its ends or once within, and no _ or backslash",
+    "s like '%a%b'": "a pattern has % at its ends or once within, and no _ or backslash",
+    "s like 'a\\%'": "a pattern has % at its ends or once within, and no _ or backslash",
+    "s like n": "LIKE takes a text and a pattern, as in name like 'a%'",
+    "n like 'a'": "LIKE takes a text and a pattern, as in name like 'a%'",
+    "s ilike 'a%'": "there is no ILIKE, only LIKE",
+    "length(n) > 1": "length takes 1 text",
+    "length(s, s) > 1": "length takes 1 text",
+    "contains(s)": "contains takes 2 texts",
+    "concat(s) = 'a'": "concat takes 2 to 9 texts",
+    "least(s, n) = 1": "least takes numbers alone, or texts alone",
+    "abs(s) = 1": "abs takes numbers alone, or texts alone",
+    "s || 'a' = 'b'": "cannot read this (write OR, or concat(a, b) of texts)",
     "'a": "cannot read this",
     "upper(s) = 'A'": "no function 'upper' in a check; the functions are: abs, least, greatest",
-    "s < 'b'": "texts are compared with =, <> and IN only",
     "s > 5": "a text cannot be compared with a number",
     "day > '2024-01-01'": "a time is no text: write DATE '2024-01-31'",
-    "s + 1 > 0": "they cannot be computed with",
+    "s + 1 > 0": "texts cannot be computed with; concat(a, b) joins them",
     "n": "this is a number, and a condition is needed",
     "not n": "this is a number, and a condition is needed",
     "ok and x": "this is a number, and a condition is needed",

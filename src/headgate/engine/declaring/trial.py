@@ -257,11 +257,12 @@ def _failing(rows: TableRows) -> Slots:
     check = rows.table.check
     rows.pool.add_literals(sorted(check.texts) if check is not None else [])
     failing, words = build_check(rows.table), address(rows.words)
+    texts = rows.pool.reach() if check is not None and check.is_reaching else 0
     alive = np.flatnonzero((rows.words[: rows.count, 0] & HEADER_ALIVE) != 0)
     found = []
     for first, last in _runs(alive):
         while first < last:
-            slot = first_failure(failing, words, range(first, last))
+            slot = first_failure(failing, texts, words, range(first, last))
             if slot is None:
                 break
             found.append(slot)
