@@ -385,6 +385,41 @@ def audit(event, row=audited.at("id", create=True), copy=audited.at("id", create
         return hg.abort(event.why)
 
 
+# --- characters of texts: order, length, parts, new ones ------------------------------------------
+
+paths = hg.Table(
+    "paths",
+    "name string, path string, last string DEFAULT 'l', n bigint",
+    key="name",
+    check="""length(path) <= 12 and path not like '%bb%' and path < 'x' and
+             (last < 'z' or endswith(path, 'a') or concat(path, last) <> 'azz')""",
+)
+
+
+def _is_longer(one: str, other: str) -> bool:
+    return len(one) > len(other)
+
+
+@member("ts timestamp, name string, beside string, text string", "ts")
+def extend(
+    event,
+    row=paths.at("name", create=True),
+    beside=paths.at("beside", create=True),
+    out=hg.output("path string, is_first boolean, n bigint"),
+):
+    if event.text and event.text in row.path:
+        return hg.abort("again " + event.text)
+    row.path += event.text
+    if row.path.startswith(beside.path):
+        row.last = max(row.last, beside.path, event.text)
+    if row.path.endswith((event.name, "b")) or _is_longer(beside.path, row.path):
+        beside.path = row.path + beside.last
+    beside.n += len(row.path)
+    out.path = min(row.path, beside.path) + "/" + row.last
+    out.is_first = row.path < beside.path
+    out.n = len(out.path)
+
+
 # --- a set to route, over one table ---------------------------------------------------------------
 
 book = hg.Table("book", "id bigint, n bigint DEFAULT 10, note string", key="id", check="n >= 0")

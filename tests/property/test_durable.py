@@ -60,7 +60,7 @@ def lowered(patch: pytest.MonkeyPatch, snapshot_bytes: int, slack: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["transfer", "deposit", "take_seat", "add_all", "switch", "charge"]
+    "name", ["transfer", "deposit", "take_seat", "add_all", "switch", "charge", "extend"]
 )
 @making.examples(12)
 @given(data=st.data())

@@ -1,0 +1,216 @@
+"""Texts that kernels look into and make: the oracle's, by every scheme, on several threads."""
+
+from __future__ import annotations
+
+import operator
+import random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import headgate as hg
+from headgate.compiling.texts import TEXT_BUILTINS, TEXT_OPERATORS
+from headgate.engine import memory
+from headgate.execution import program
+from headgate.kernels import building
+from headgate.parallel.scheme import KINDS
+from headgate.state.characters import TextWindow
+from headgate.state.strings import StringPool
+from headgate.testing import SerialOracle, difference, results_difference
+from tests.unit.state.test_characters import EDGES, twins
+
+SCHEMES = [name for name in KINDS if name != "nolock"]  # it is wrong by design
+notes = hg.Table(
+    "notes",
+    "name string, note string DEFAULT 'n', last string, n bigint",
+    key="name",
+    check="length(note) <= 60 and note not like 'zz%' and last <= '\U0010ffff'",
+)
+
+
+def shorter(one, other):
+    return one if len(one) < len(other) else other
+
+
+def written(event, row=notes.at("name", create=True), other=notes.at("other", create=True),
+            out=hg.output("both string, is_first boolean, n bigint")):  # fmt: skip
+    if event.text in row.note and len(event.text) > 2:
+        return hg.abort("known: " + event.text + "/" + row.last)
+    row.note += "," + event.text
+    row.last = max(row.last, other.note, shorter(event.text, "m"))
+    if other.note.startswith(row.note) or other.note.endswith((event.text, "n")):
+        other.last = row.note + event.name
+    other.n += len(row.note)
+    out.both = min(row.note, other.note) + "\x00" + event.text
+    out.is_first = row.note < other.note
+    out.n = 100 // event.by
+
+
+EVENT = "name string, other string, text string, by bigint"
+write = hg.transaction(event=EVENT)(written)
+
+
+def events_of(seed: int, count: int, zeros: float = 0.0) -> list[dict[str, Any]]:
+    draw = random.Random(seed)
+    texts = [text for text in EDGES if len(text) < 100] + ["aba", "zz", "other text", "n"]
+    return [
+        {
+            "name": draw.choice(texts),
+            "other": draw.choice(texts),
+            "text": draw.choice([*texts, f"text {draw.random()}"]),
+            "by": 0 if draw.random() < zeros else 3,
+        }
+        for _ in range(count)
+    ]
+
+
+def compared(form: Any, batches: list[list[dict[str, Any]]], **options: Any) -> list[str | None]:
+    """The differences between an engine and the oracle, batch by batch and at the end."""
+    oracle = SerialOracle([notes])
+    with hg.open(None, tables=[notes], transactions=[form]) as engine:
+        found = [
+            results_difference(engine.run(form, batch, **options), oracle.run(form, batch))
+            for batch in batches
+        ]
+        return [*found, difference(engine, oracle)]
+
+
+@pytest.mark.parametrize("zeros", [0.0, 0.02])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_every_scheme_gives_the_oracles_texts(scheme: str, zeros: float) -> None:
+    batches = [events_of(seed, 120, zeros) for seed in range(3)]
+    for threads in (1, 2, 4) if scheme not in ("serial", "lock", "timestamp") else (1,):
+        assert compared(write, batches, scheme=scheme, threads=threads) == [None] * 4
+
+
+def test_the_batches_have_texts_that_are_made_aborts_checks_and_errors() -> None:
+    with hg.open(None, tables=[notes], transactions=[write]) as engine:
+        results = [engine.run(write, events_of(seed, 120, 0.02)) for seed in range(3)]
+    reasons = set(pa.concat_tables(results).column("reason").to_pylist())
+    starts = {str(reason).split(":")[0] for reason in reasons}
+    assert {"known", "check failed", "error", "None"} <= starts
+
+
+def test_calls_runs_and_plain_functions_share_the_texts_that_were_made() -> None:
+    plain = hg.transaction(event=EVENT, compiled=False, name="plain")(written)
+    oracle = SerialOracle([notes])
+    with hg.open(None, tables=[notes], transactions=[write, plain]) as engine:
+        for seed in range(4):
+            events = events_of(seed, 20)
+            one, other = (plain, write) if seed % 2 else (write, plain)
+            assert results_difference(engine.run(one, events), oracle.run(one, events)) is None
+            for event in events[:5]:
+                (expected,) = oracle.run(other, [event])
+                assert results_difference([dict(engine.call(other, **event))], [expected]) is None
+        assert difference(engine, oracle) is None
+
+
+def lost(event, row=notes.at("name", create=True), out=hg.output("note string")):
+    row.note += event.text
+    row.last = row.note + row.last
+    try:
+        if event.by == 0:
+            raise ValueError("inner")
+        out.note = row.last + event.other
+    except Exception:
+        raise ValueError("outer")  # noqa: B904
+
+
+def test_an_event_that_the_interpreter_takes_over_finds_the_texts_that_the_kernel_made() -> None:
+    batches = [events_of(seed, 60, 0.2) for seed in range(3)]
+    assert compared(hg.transaction(event=EVENT)(lost), batches) == [None] * 4
+
+
+def joined(event, row=notes.at("name", create=True), out=hg.output("both string, is_same boolean")):
+    row.note = event.text + event.other
+    out.both = row.note
+    out.is_same = row.note == row.last
+    row.last = row.note
+
+
+@pytest.mark.parametrize("is_turned", [False, True])
+def test_made_texts_with_one_hash_stay_apart_whichever_came_first(is_turned: bool) -> None:
+    pairs = [(text[:8], text[8:]) for text in twins()]
+    if is_turned:
+        pairs.reverse()
+    events = [
+        {"name": name, "other": last, "text": first, "by": 1}
+        for name in ("one", "other")
+        for first, last in [*pairs, *pairs[::-1]]
+    ]
+    form = hg.transaction(event=EVENT)(joined)
+    assert compared(form, [events, events]) == [None] * 3
+    batches = [[event] for event in events]
+    assert compared(form, batches) == [None] * (len(events) + 1)
+
+
+def test_texts_that_were_made_and_are_used_no_more_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(memory, "POOL_SLACK", 1000)
+    form = hg.transaction(event=EVENT)(joined)
+    with hg.open(None, tables=[notes], transactions=[form]) as engine:
+        for batch in range(30):
+            events = {
+                "name": ["one"] * 500,
+                "other": [str(number) for number in range(500)],
+                "text": [f"{batch}:"] * 500,
+                "by": [1] * 500,
+            }
+            found = engine.run(form, pa.table(events))
+            assert found.column("both").to_pylist() == [f"{batch}:{n}" for n in range(500)]
+            assert engine._memory.pool.count < 5000
+
+
+# --- canaries -------------------------------------------------------------------------------------
+
+
+def _never_taken(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(StringPool, "_take_made", lambda self, newest: None)
+
+
+def _never_shown(patch: pytest.MonkeyPatch) -> None:
+    """What is interned later is in arrays that kernels do not see."""
+    shown = TextWindow.show
+    patch.setattr(
+        TextWindow, "show", lambda self, arrays: None if self._past else shown(self, arrays)
+    )
+
+
+CANARIES = {
+    "less is less or equal": lambda patch: patch.setitem(
+        TEXT_OPERATORS, operator.lt, TEXT_OPERATORS[operator.le]
+    ),
+    "a part is looked for the other way round": lambda patch: patch.setitem(
+        TEXT_OPERATORS, operator.contains, TEXT_OPERATORS[operator.ge]
+    ),
+    "the least is the greatest": lambda patch: patch.setitem(
+        TEXT_BUILTINS, min, TEXT_BUILTINS[max]
+    ),
+    "what kernels made is not taken over": _never_taken,
+    "what the pool gets later is not shown": _never_shown,
+}
+
+
+def is_caught() -> bool:
+    many = {"name": [f"name {number}" for number in range(3000)], "other": ["a"] * 3000}
+    table = pa.table({**many, "text": many["name"], "by": [1] * 3000})
+    try:
+        form = hg.transaction(event=EVENT)(written)
+        batches = [events_of(1, 100), table.to_pylist(), events_of(2, 100)]
+        return any(compared(form, batches))
+    except (hg.InvariantError, RuntimeError):
+        return True
+
+
+@pytest.mark.parametrize("name", CANARIES)
+def test_a_seeded_bug_is_caught(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setenv("HEADGATE_CACHE", str(tmp_path))  # what is compiled with the bug stays there
+    monkeypatch.setattr(program, "build_kernel", building.build_kernel)
+    CANARIES[name](monkeypatch)
+    assert is_caught()
+
+
+def test_without_a_seed_nothing_is_caught() -> None:
+    assert not is_caught()
