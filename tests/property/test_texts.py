@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import operator
 import random
 from typing import Any
@@ -104,6 +105,21 @@ def test_calls_runs_and_plain_functions_share_the_texts_that_were_made() -> None
                 (expected,) = oracle.run(other, [event])
                 assert results_difference([dict(engine.call(other, **event))], [expected]) is None
         assert difference(engine, oracle) is None
+
+
+class Colour(enum.IntEnum):
+    RED = 1
+    BLUE = 2
+
+
+def coloured(event, row=notes.at("name", create=True)):
+    row.note = Colour.RED.name + event.text
+    row.last = Colour.BLUE.name if len(event.text) > 1 else "none"
+
+
+def test_the_name_of_an_enumeration_is_a_text_like_any_other() -> None:
+    form = hg.transaction(event=EVENT)(coloured)
+    assert compared(form, [events_of(1, 30)]) == [None] * 2
 
 
 def lost(event, row=notes.at("name", create=True), out=hg.output("note string")):

@@ -7,6 +7,7 @@ share the frame; compiled code is kept by the cache under a fingerprint of all t
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
@@ -236,6 +237,9 @@ def _collect_texts(function: Any, texts: set[str], seen: set[int]) -> None:
     for value in references(function).values():
         if isinstance(value, str):
             texts.add(value)
+        elif isinstance(value, enum.IntEnum):  # its name, or another text that it has
+            found = (getattr(value, name, None) for name in function.__code__.co_names)
+            texts |= {text for text in found if isinstance(text, str)}
         elif is_user_function(value):
             _collect_texts(value, texts, seen)
 
