@@ -266,7 +266,7 @@ class _Lowered(JITCodeLibrary):
     def finalize(self) -> None:
         """What it calls is linked into the kernel beside it, and all of it optimised there."""
         self._finalize_dynamic_globals()
-        self._linking_libraries = list(dict.fromkeys(self._linking_libraries))
+        self._linking_libraries: list[Any] = list(dict.fromkeys(self._linking_libraries))
         self._finalized = True
 
 
