@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import operator
 import random
+import types
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from headgate.testing import SerialOracle, difference, results_difference
 from tests.unit.state.test_characters import EDGES, twins
 
 SCHEMES = [name for name in KINDS if name != "nolock"]  # it is wrong by design
+SCHEMES += ["strata-operation-lazy", "depth-chain-eager", "ready-operation-eager"]
 notes = hg.Table(
     "notes",
     "name string, note string DEFAULT 'n', last string, n bigint",
@@ -104,6 +106,63 @@ def test_calls_runs_and_plain_functions_share_the_texts_that_were_made() -> None
             for event in events[:5]:
                 (expected,) = oracle.run(other, [event])
                 assert results_difference([dict(engine.call(other, **event))], [expected]) is None
+        assert difference(engine, oracle) is None
+
+
+odd = hg.Table("odd", "startswith bigint, label string", key="startswith")
+other_module = types.ModuleType("other_module")
+other_module.startswith = lambda number: number % 2 == 0  # type: ignore[attr-defined]
+
+
+def every(*texts):
+    found = ""
+    for text in texts:
+        found = found + text
+    return found
+
+
+def between(text, least, most):
+    return least <= text < most
+
+
+def gathered(
+    event,
+    row=odd.at("startswith"),
+    out=hg.output("all string, n bigint, is_between boolean, start bigint"),
+):
+    total = ""
+    for place, part in enumerate(event.parts):
+        if part > total or place == len(event.parts) - 1:
+            total += part
+    for part, number in zip(event.parts, event.numbers, strict=False):
+        total = max(total, part) + ("odd" if number % 2 else "even")
+    out.all = every(total, "|", row.label)
+    out.n = len(total) + len(event.parts)
+    out.is_between = between(total, most="o", least="e") and "b" in total and event.numbers[0] > 1
+    out.start = row.startswith
+    row.label = every(row.label, total) if other_module.startswith(len(total)) else total
+
+
+def test_texts_go_through_loops_helpers_keywords_and_columns_named_as_methods() -> None:
+    form = hg.transaction(event="startswith bigint, parts array<string>, numbers array<int>")(
+        gathered
+    )
+    draw = random.Random(1)
+    texts = [text for text in EDGES if len(text) < 100]
+    events = [
+        {
+            "startswith": draw.randrange(4),
+            "parts": [draw.choice(texts) for _ in range(draw.randrange(5))],
+            "numbers": [draw.randrange(5) for _ in range(draw.randrange(5))],
+        }
+        for _ in range(200)
+    ]
+    oracle = SerialOracle([odd])
+    with hg.open(None, tables=[odd], transactions=[form]) as engine:
+        rows = [{"startswith": number, "label": ""} for number in range(3)]
+        for target in (engine, oracle):
+            target.load(odd, rows)
+        assert results_difference(engine.run(form, events), oracle.run(form, events)) is None
         assert difference(engine, oracle) is None
 
 

@@ -108,6 +108,7 @@ class _Rewriter:
         self.functions = functions
         self.literal_names = self._literal_arguments()
         self.has_texts = TEXTS in func_ir.arg_names
+        self.text_methods = self._text_methods() if self.has_texts else {}
 
     def _literal_arguments(self) -> set[str]:
         """Variables handed to decimal() and getattr(): their literals must stay literals."""
@@ -117,6 +118,24 @@ class _Rewriter:
                 if self._value_of(call.func) in (actions.decimal, getattr):
                     names.update(argument.name for argument in call.args)
         return names
+
+    def _text_methods(self) -> dict[str, Any]:
+        """By variable: the methods that are called at once, of what may be a text."""
+        members = {
+            statement.target.name: statement.value
+            for block in self.func_ir.blocks.values()
+            for statement in block.find_insts(ir.Assign)
+            if isinstance(statement.value, ir.Expr) and statement.value.op == "getattr"
+        }
+        calls = [call for one in self.func_ir.blocks.values() for call in one.find_exprs(op="call")]
+        found = {call.func.name: members.get(call.func.name) for call in calls}
+        return {
+            name: value
+            for name, value in found.items()
+            if value is not None
+            and value.attr in TEXT_METHODS
+            and self._value_of(value.value) is None
+        }
 
     def _value_of(self, variable: Any) -> Any:
         """The Python object a variable stands for, through globals and module attributes."""
@@ -208,8 +227,8 @@ class _Rewriter:
     def _reaching(self, block: Any, call: Any) -> tuple[Any, list[Any]] | None:
         """What to call instead, and with what, where characters may be looked at; or None."""
         texts, called = self._texts(block), self._value_of(call.func)
-        method = guard(get_definition, self.func_ir, call.func)
-        if _is_method(method):
+        method = self.text_methods.get(call.func.name)
+        if method is not None:
             if len(call.args) != 1 or call.kws or call.vararg:
                 raise Refusal(f"{method.attr} takes one text here, or a tuple of them", call.loc)
             return TEXT_METHODS[method.attr], [texts, method.value, *call.args]
@@ -236,7 +255,7 @@ class _Rewriter:
 
     def _member(self, block: Any, statement: Any) -> list[Any]:
         """A member of a module: a constant, or a function in its compiled form."""
-        if self.has_texts and _is_method(statement.value):
+        if statement.target.name in self.text_methods:
             return []  # it is called by another name, see `_reaching`
         owner = self._value_of(statement.value.value)
         found = self._value_of(statement.target)
@@ -301,12 +320,6 @@ _PERMITTED = (
     bool, enumerate, getattr, len, range, zip,
     actions.abort, actions.delete, actions.decimal,
 )  # fmt: skip
-
-
-def _is_method(value: Any) -> bool:
-    """Whether it is a method of a text that has a compiled form."""
-    is_member = isinstance(value, ir.Expr) and value.op == "getattr"
-    return is_member and value.attr in TEXT_METHODS
 
 
 def as_number(value: Any) -> Any:
