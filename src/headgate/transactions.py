@@ -25,6 +25,7 @@ from headgate.compiling.bytecode import (
 )
 from headgate.compiling.compiler import compile_along, compile_checked
 from headgate.compiling.determinism import refuse_chance
+from headgate.compiling.keys import check_key_compiles, check_sources, refuse_writes
 from headgate.compiling.refusals import refuse_forms, refuse_no_function
 from headgate.compiling.signature import (
     OutputColumns,
@@ -171,6 +172,7 @@ def _parameters(function: Any, event: Schema, where: str) -> tuple[Parameter, ..
         role = parameter.default
         if isinstance(role, Access):
             _check_access(role, event, f"{where}: parameter {parameter.name!r}")
+            check_sources(role, found, f"{where}: parameter {parameter.name!r}")
         elif isinstance(role, OutputColumns):
             outputs += 1
             _check_output(role, event, where)
@@ -199,7 +201,7 @@ def _check_output(role: OutputColumns, event: Schema, where: str) -> None:
 
 
 def _check_access(access: Access, event: Schema, where: str) -> None:
-    for name, key in zip(access.columns, access.table.key_columns, strict=True):
+    for name, key in access.named:
         column = event.require(name, f"{where}: event")
         kind = column.type
         if access.is_by_list:
@@ -217,13 +219,17 @@ def _check_access(access: Access, event: Schema, where: str) -> None:
 
 def _refuse_unsound(signature: Signature, where: str) -> None:
     """What no form of the function may do, judged by its bytecode."""
-    function = signature.function
-    refuse_no_function(function, where)
-    _refuse_event_set(function, where)
-    refuse_chance(function, where)
-    refuse_lost_aborts(function, where)
-    called = called_functions(function) if signature.compiled else []
-    for one in called:
+    refuse_no_function(signature.function, where)
+    _refuse_event_set(signature.function, where)
+    refuse_chance(signature.function, where)
+    refuse_lost_aborts(signature.function, where)
+    for access in signature.accesses:
+        for key in access.functions:
+            refuse_no_function(key.function, where)
+            refuse_writes(key, where)
+            refuse_chance(key.function, where)
+    functions = (signature.function, *signature.key_functions) if signature.compiled else ()
+    for one in dict.fromkeys(one for each in functions for one in called_functions(each)):
         _refuse_recursion(one, where)
         unset = first_unset(one.__code__)
         if unset is not None:
@@ -268,8 +274,9 @@ def _compilable(signature: Signature, where: str) -> Signature:
     Most functions need no characters; one that does not compile without is tried with them.
     """
     declared = repr((signature.event, signature.parameters))
+    keys = signature.key_functions
     forms = [signature, replace(signature, is_reaching=True)]
-    marks = [cache.fingerprint(one.function, declared, one.is_reaching) for one in forms]
+    marks = [cache.fingerprint(one.function, declared, one.is_reaching, *keys) for one in forms]
     for form, mark in zip(forms, marks, strict=True):
         if cache.is_known_good(mark):
             return form
@@ -278,6 +285,9 @@ def _compilable(signature: Signature, where: str) -> Signature:
         dispatcher = compile_along(form.function, form.functions, None, form.is_reaching)
         try:
             compile_checked(dispatcher, argument_types(form), where)
+            for name, access in zip(form.row_names, form.accesses, strict=True):
+                if access.is_dynamic:
+                    check_key_compiles(form, access, f"{where}: parameter {name!r}")
         except DeclarationError:
             if form.is_reaching:
                 raise

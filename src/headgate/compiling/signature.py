@@ -58,6 +58,27 @@ class Signature:
         return tuple(access for access in found if isinstance(access, Access))
 
     @cached_property
+    def row_names(self) -> tuple[str, ...]:
+        """The names of the parameters that stand for rows, in the order of the accesses."""
+        return tuple(one.name for one in self.parameters if isinstance(one.stands_for, Access))
+
+    @cached_property
+    def key_functions(self) -> tuple[Callable[..., Any], ...]:
+        """The functions that compute keys, in the order of the accesses."""
+        return tuple(one.function for access in self.accesses for one in access.functions)
+
+    @cached_property
+    def is_dynamic(self) -> bool:
+        """Whether the keys of some rows depend on other rows."""
+        return any(access.is_dynamic for access in self.accesses)
+
+    @cached_property
+    def key_room(self) -> int:
+        """How many words a key is computed in, and one more; 0 where none is computed."""
+        sizes = [len(access.table.key) for access in self.accesses if access.is_dynamic]
+        return 1 + max(sizes) if sizes else 0
+
+    @cached_property
     def output(self) -> Schema | None:
         for parameter in self.parameters:
             if isinstance(parameter.stands_for, OutputColumns):
@@ -108,6 +129,14 @@ def event_type(signature: Signature) -> EventType:
     return EventType(f"the event of {signature.name!r}", tuple(fields))
 
 
+def rows_type(access: Access) -> RecordType | RowsType:
+    """What stands for an access: its row, or all of its rows."""
+    if access.is_single:
+        return row_type(access)
+    words = row_layout(access.table.schema, access.table.key).words
+    return RowsType(row_type(access), 8 * words)
+
+
 def row_type(access: Access) -> RecordType:
     layout = row_layout(access.table.schema, access.table.key)
     return RecordType(f"table {access.table.name!r}", _fields(layout), access.read_only)
@@ -133,9 +162,6 @@ def argument_types(signature: Signature) -> tuple[Any, ...]:
             found.append(event_type(signature))
         elif isinstance(role, OutputColumns):
             found.append(output_type(signature.name, role.schema))
-        elif role.form == "at":
-            found.append(row_type(role))
         else:
-            words = row_layout(role.table.schema, role.table.key).words
-            found.append(RowsType(row_type(role), 8 * words))
+            found.append(rows_type(role))
     return tuple(found)

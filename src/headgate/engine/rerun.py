@@ -47,7 +47,8 @@ def fingerprint_of(transactions: Iterable[Transaction]) -> str:
     """A digest of the transactions' code and declarations, whatever runs them."""
     signatures = [transaction.signature for transaction in transactions]
     declared = tuple(signature_form(one) for one in signatures)
-    mark = code_fingerprint(declared, tuple(one.function for one in signatures))
+    keys = [function for one in signatures for function in one.key_functions]
+    mark = code_fingerprint(declared, tuple(one.function for one in signatures), *keys)
     if mark is None:
         raise DeclarationError(
             "weak recovery needs transactions whose code can be fingerprinted; one of them refers "

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import decimal
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from headgate.compiling.actions import DELETES, verdict, watched
+from headgate.compiling.keys import key_parts, source_names
 from headgate.compiling.signature import OutputColumns, Signature
 from headgate.compiling.uncompiled import Exact, Int64, plain_form
 from headgate.kernels.building import check_function
@@ -181,6 +183,8 @@ class Interpreter:
     ) -> None:
         self.signature = signature
         self.function = plain_form(signature.function)
+        keys = (one for access in signature.accesses for one in access.functions)
+        self.key_functions = {one: plain_form(one.function) for one in keys}
         self.tables = tables
         self.pool = pool
         checks = {table.name: check_function(table) for table in signature.tables}
@@ -192,6 +196,9 @@ class Interpreter:
     def run(self, work: Any, event_row: int, position: int, epoch: int) -> str | None:
         """Run one event; returns None when it committed, else the reason why not."""
         slots = work.slots_of(event_row)
+        missing = self._find(work, event_row, slots)
+        if missing is not None:
+            return missing
         copies = {
             (access.table.name, slot): self._words(access, slot).copy()
             for access, found in zip(self.signature.accesses, slots, strict=True)
@@ -209,6 +216,66 @@ class Interpreter:
             self._keep(work, event_row, slots)
         return reason
 
+    # --- rows whose keys depend on others -----------------------------------------------------
+
+    def _find(self, work: Any, row: int, slots: list[Any]) -> str | None:
+        """Find what depends on the rows as they are now; returns why there is no such row.
+
+        A static key may have got its row since it was looked for: by an event that computed it.
+        """
+        accesses = self.signature.accesses
+        last = max((place for place, one in enumerate(accesses) if one.is_dynamic), default=-1)
+        for place, (access, found) in enumerate(zip(accesses, slots, strict=True)):
+            rows = self.tables[access.table.name]
+            if access.is_dynamic:
+                try:
+                    key = self._key(access, work, row, slots)
+                except Exception as error:
+                    return error_reason(error)
+                found[0] = rows.take(key) if access.create else rows.find_one(key)
+            elif rows.spare_used[0] and not access.create and (found < 0).any():
+                words = [one.values[work.spans[place].of(row)] for one in work.key_columns(access)]
+                found[:] = rows.find(rows.key_words(words), np.zeros(len(found), np.uint8))
+            if place < last and self._is_missing(access, found):
+                return f"missing key: {access.table.name}"
+        return None
+
+    def _key(self, access: Access, work: Any, row: int, slots: list[Any]) -> list[int]:
+        """The words of a computed key."""
+        event = EventView(self.signature.event, work.columns, row, self.pool)
+        known: dict[str, Any] = {self.signature.parameters[0].name: event}
+        named = zip(self.signature.row_names, self.signature.accesses, slots, strict=True)
+        for name, role, found in named:
+            if role is access:
+                break
+            if name in source_names(access):
+                known[name] = self._source(role, found)
+        with decimal.localcontext(EXACT):
+            values = [
+                getattr(event, one) if isinstance(one, str)
+                else self.key_functions[one](*(known[name] for name in one.parameters))
+                for one in access.keys
+            ]  # fmt: skip
+        columns, label = access.table.key_columns, f"the key of table {access.table.name!r}"
+        if access.gives_tuple:
+            values = key_parts(values[0], len(columns), label)
+        return [
+            int(stored_result(value, column.type, self.pool, f"{label}.{column.name}"))
+            for value, column in zip(values, columns, strict=True)
+        ]
+
+    def _source(self, access: Access, slots: Any) -> Any:
+        """Rows as the function of a key sees them: one that is to be made has its defaults."""
+        for slot in slots if access.create else ():
+            words = self._words(access, slot)
+            if not words[0] & HEADER_ALIVE:
+                first = 1 + len(access.table.key)
+                words[first:] = self.tables[access.table.name].defaults[first:]
+        views = tuple(self._view(replace(access, read_only=True), slot) for slot in slots)
+        return views[0] if access.is_single else views
+
+    # --- one event ----------------------------------------------------------------------------
+
     def _keep(self, work: Any, event_row: int, slots: list[Any]) -> None:
         """Copies of the rows as the transaction leaves them, where results ask for them."""
         accesses = zip(self.signature.accesses, work.spans, slots, work.after, strict=True)
@@ -221,7 +288,7 @@ class Interpreter:
     ) -> str | None:
         # A row that the event itself creates is no row for a parameter that needs one.
         for access, found in zip(self.signature.accesses, slots, strict=True):
-            if not access.create and not all(self._is_there(access, slot) for slot in found):
+            if self._is_missing(access, found):
                 return f"missing key: {access.table.name}"
         for access, found in zip(self.signature.accesses, slots, strict=True):
             for slot in found if access.create else ():
@@ -264,6 +331,10 @@ class Interpreter:
 
     def _words(self, access: Access, slot: int) -> Any:
         return self.tables[access.table.name].words[slot]
+
+    def _is_missing(self, access: Access, slots: Any) -> bool:
+        """Whether the access needs rows, and one of them is not there."""
+        return not access.create and not all(self._is_there(access, slot) for slot in slots)
 
     def _is_there(self, access: Access, slot: int) -> bool:
         return slot >= 0 and bool(self._words(access, slot)[0] & HEADER_ALIVE)

@@ -65,6 +65,8 @@ class Program:
         self._counted = np.arange(1024)
         self._numbers = np.full(1024, -1, np.int32)
         self._slots: dict[tuple[str, int], np.ndarray] = {}
+        self._stamps: dict[str, np.ndarray] = {}
+        self._section = 0
 
     def _build(self) -> Kernel | None:
         compiled = self.signatures[: self.compiled_count]
@@ -79,6 +81,18 @@ class Program:
         except Exception as error:
             names = ", ".join(signature.name for signature in compiled)
             raise DeclarationError(f"transactions {names}: {describe_error(error)}") from error
+
+    @cached_property
+    def is_dynamic(self) -> bool:
+        """Whether the keys of some rows depend on other rows."""
+        return any(signature.is_dynamic for signature in self.signatures)
+
+    @cached_property
+    def made(self) -> tuple[str, ...]:
+        """The tables that rows are made in whose keys depend on other rows."""
+        accesses = (access for one in self.signatures for access in one.accesses)
+        found = (one.table.name for one in accesses if one.is_dynamic and one.create)
+        return tuple(dict.fromkeys(found))
 
     @cached_property
     def written(self) -> Mapping[str, tuple[str, ...]]:
@@ -125,10 +139,22 @@ class Program:
                 for place, access in enumerate(work.signature.accesses):
                     if access.create != creating:
                         continue
-                    if work.signature.compiled and is_found_late(access):
+                    if is_found_late(access) and (work.signature.compiled or access.is_dynamic):
                         work.slots[place] = self._scratch_slots(work, place)
                     else:
                         work.slots[place] = self._find(work, place)
+        self._set_aside(works)
+
+    def _set_aside(self, works: Sequence[Work]) -> None:
+        """Slots for the rows that may be made with keys that are known only as events run."""
+        for name in self.made:
+            more = sum(
+                int(np.count_nonzero(work.skip == 0))
+                for work in works
+                for access in work.signature.accesses
+                if access.is_dynamic and access.create and access.table.name == name
+            )
+            self.tables[name].set_aside(more)
 
     def find_all(self, work: Work) -> None:
         """Find the slots of every access now, those too that the kernel would look up itself."""
@@ -188,6 +214,18 @@ class Program:
         if len(self._numbers) < rows:
             self._numbers = np.full(2 * rows, -1, np.int32)
         return self._numbers
+
+    def scratch_stamps(self, table: str, slots: int) -> np.ndarray:
+        """By slot: the last section in which an event may have written what look-ups read."""
+        found = self._stamps.get(table)
+        if found is None or len(found) < slots:
+            found = self._stamps[table] = np.zeros(2 * slots, np.int64)
+        return found
+
+    def next_section(self) -> int:
+        """The number of a section of certainty, which no other one has."""
+        self._section += 1
+        return self._section
 
     def scratch_changed(self, table: str, slots: int) -> np.ndarray:
         found = self._changed.get(table)

@@ -102,7 +102,7 @@ class Run:
     @property
     def _loop_frame(self) -> Frame:
         """The same for the serial loop."""
-        shares_slots = self.is_part and self.whole is not None
+        shares_slots = (self.is_part or self.program.is_dynamic) and self.whole is not None
         return self._own_frame if shares_slots else self.frame
 
     @cached_property
@@ -169,6 +169,10 @@ class Run:
                 else self.program.scratch_changed(name, room + 1)
             )  # fmt: skip
             arrays[f"images_{number}"] = 0
+            if self.program.is_dynamic:
+                arrays[f"spare_{number}"] = rows.spare
+                arrays[f"used_{number}"] = rows.spare_used
+                arrays[f"stamps_{number}"] = self.program.scratch_stamps(name, rows.count)
         if self.program.kernel is not None and self.program.kernel.constraints:
             arrays.update(kept_arrays(self.program.kernel.constraints, self.program.tables))
         return arrays
@@ -176,6 +180,11 @@ class Run:
     def operations_max(self) -> int:
         """At most this many operations are in the batch."""
         return sum(self._touches.values()) + 1
+
+    def dynamic_count(self) -> int:
+        """How many rows of the batch have keys that depend on other rows."""
+        each = [sum(one.is_dynamic for one in work.signature.accesses) for work in self.works]
+        return int(np.array(each)[self.route[self.order]].sum())
 
     def touched(self, table: str) -> int:
         """At most this many rows of the table can change in the batch."""
@@ -206,7 +215,7 @@ class Run:
             need = 0
             for access, spans in zip(work.signature.accesses, work.spans, strict=True):
                 need += spans.most * self.program.tables[access.table.name].layout.words
-            words = max(words, need)
+            words = max(words, need + work.signature.key_room)
         return np.empty(words + 1, np.int64) if self.is_part else self.program.scratch_undo(words)
 
     def shared(self) -> SharedBatch:
@@ -301,7 +310,7 @@ class Run:
         """Free the slots of rows that the batch deleted or never came to create."""
         nothing = np.empty(0, np.int64)
         for name, rows in self.program.tables.items():
-            if rows.taken or self._has_deleted(name):
+            if rows.taken or len(rows.spare) or self._has_deleted(name):
                 rows.release(changed.get(name, nothing))
 
     def _has_deleted(self, name: str) -> bool:

@@ -50,6 +50,7 @@ def is_straight(program: Program) -> bool:
         program.compiled_count == len(program.signatures) > 0
         and not program.constraints
         and not program.updates
+        and not program.is_dynamic
         and all(one.is_single or (is_found_late(one) and len(one.columns) == 1) for one in accesses)
     )
 

@@ -281,14 +281,14 @@ class Executor:
 
     def _protocol(self, scheme: Scheme, isolation: str, count: int) -> Scheme | None:
         """The protocol that runs a batch, or None when it runs in event order."""
-        scheduler, program = self.scheduler, self.program
+        scheduler = self.scheduler
         protocol, chosen = scheme, None
         if scheme.is_chosen:
             if scheduler.probing.is_due:
                 return None
             cost_ns, threads = scheduler.cost_ns, scheme.threads
             chosen = choose_protocol(isolation, cost_ns, count, threads, scheduler.costs)
-            if chosen is None or program.constraints:
+            if chosen is None or self._unfit() is not None:
                 return None
             protocol = make_scheme(chosen.scheme, threads)
         if not protocol.is_protocol or not count:
@@ -309,6 +309,8 @@ class Executor:
         program = self.program
         if program.constraints:
             return program.constraints[0].name
+        if program.is_dynamic:
+            return "a key that depends on rows"
         is_plain = program.compiled_count < len(program.signatures)
         return "a plain Python function" if is_plain else None
 

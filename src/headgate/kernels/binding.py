@@ -121,6 +121,22 @@ def confirm(e: int, k: int, frame: int) -> int:
     unbound()
 
 
+def compute(e: int, k: int, frame: int) -> int:
+    """Find the rows of one event whose keys depend on others; the reason where one is missing."""
+    unbound()
+
+
+def foresee(e: int, k: int, frame: int) -> int:
+    """Find them on the rows as they are now, at `e`; 1 where events of section `k` before this one
+    may write what decides on that."""
+    unbound()
+
+
+def stamp(e: int, k: int, frame: int) -> int:
+    """Note what the event of section `k` may write that decides on the rows of others."""
+    unbound()
+
+
 def step(e: int, k: int, i: int, epoch: int, frame: int) -> int:
     """Run one transaction in the tables; 0 when it committed, else its reason and no trace."""
     unbound()

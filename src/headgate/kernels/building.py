@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
@@ -20,6 +20,7 @@ from headgate.compiling import cache
 from headgate.compiling.actions import decimal
 from headgate.compiling.bytecode import is_user_function, references
 from headgate.compiling.compiler import compile_along
+from headgate.compiling.keys import compile_key, target_type
 from headgate.compiling.numba_types import RowsType, code_of
 from headgate.compiling.refusals import reason_of
 from headgate.compiling.signature import (
@@ -57,7 +58,7 @@ from headgate.kernels.pointers import (
     rows_at,
     set_word,
 )
-from headgate.kernels.serial import STEPS
+from headgate.kernels.serial import STEPS, no_keys
 from headgate.state.compiled import mix, prefetch, prefetch_to_write
 from headgate.state.layout import STORED, row_layout
 from headgate.state.table import Access, Constraint, Table
@@ -71,6 +72,7 @@ class Kernel:
     run: Any
     restore: Any
     resolve: Any  # the look-ups of a whole batch
+    predict: Any  # those of keys that depend on rows, as far as they are certain
     look_ahead: Any  # those of a section, by another thread
     run_found: Any  # the loop over such a section
 
@@ -103,7 +105,7 @@ def build_kernel(
     """
     generator = Generator(signatures, declared, updates)
     made = _build("kernel", generator, generator.source(), [serial], _scope(generator))
-    names = ("run", "restore", "resolve", "look_ahead", "run_found")
+    names = ("run", "restore", "resolve", "predict", "look_ahead", "run_found")
     return Kernel(generator, **{name: made[name] for name in names})
 
 
@@ -160,6 +162,7 @@ def _build(
     The code of shared functions is part of the fingerprint, so that a change is never missed.
     """
     functions = tuple(signature.function for signature in generator.signatures)
+    functions += tuple(one for signature in generator.signatures for one in signature.key_functions)
     described = repr([(one.event, one.parameters) for one in generator.signatures])
     declared = tuple(generator.declared.values())
     shared = tuple(one.py_func.__code__ for one in scope.values() if _is_shared(one))
@@ -189,6 +192,8 @@ def _scope(generator: Generator) -> dict[str, Any]:
     }
     scope |= {step.py_func.__name__: step for step in STEPS}
     scope |= {**constraints.SHARED, "note_row": in_place.note_row}
+    if not generator.dynamic.is_needed:
+        scope["compute"] = no_keys
     scope["deal_row"] = shares.deal_row
     scope["texts_at"] = texts_at
     for number, signature in enumerate(generator.signatures):
@@ -203,10 +208,18 @@ def _scope(generator: Generator) -> dict[str, Any]:
             row = row_type(access)
             scope[f"row_{place}"] = record_at(row, size)
             scope[f"rows_{place}"] = rows_at(RowsType(row, size))
-            for part, name in enumerate(access.columns):
-                column = column_places(signature.event)[name]
-                kind = signature.event[name].type.element or signature.event[name].type
-                scope[f"key_{place}_{part}"] = key_at(column, STORED[kind.kind])
+            for part, name in enumerate(access.keys or access.columns):
+                if isinstance(name, str):
+                    column = column_places(signature.event)[name]
+                    kind = signature.event[name].type.element or signature.event[name].type
+                    scope[f"key_{place}_{part}"] = key_at(column, STORED[kind.kind])
+            if access.is_dynamic:
+                scope[f"compute_key_{place}"] = compile_key(signature, access)
+                scope[f"target_{place}"] = record_at(target_type(access), size)
+            if signature.is_dynamic:
+                read = row_type(replace(access, read_only=True))
+                scope[f"read_row_{place}"] = record_at(read, size)
+                scope[f"read_rows_{place}"] = rows_at(RowsType(read, size))
     for place, table in enumerate(generator.tables):
         if table.check is not None:
             scope[f"check_{place}"] = compiled_check(table)
@@ -222,7 +235,9 @@ def compile_first(kernel: Any) -> None:
 def literal_texts(signature: Signature) -> set[str]:
     """Every text the function or one it calls may name, so that the pool knows their codes."""
     texts: set[str] = set()
-    _collect_texts(signature.function, texts, set())
+    seen: set[int] = set()
+    for function in (signature.function, *signature.key_functions):
+        _collect_texts(function, texts, seen)
     for table in signature.tables:
         if table.check is not None:
             texts |= table.check.texts

@@ -159,10 +159,11 @@ class ConstraintText:
         constraints = self.of(number)
         if not constraints:
             return []
-        lines = ["u = word(0)", *self._each_row(number, self._exchanged), "broken = 0"]
+        begin = self.generator.copies_first(number)
+        lines = [begin, *self._each_row(number, self._exchanged), "broken = 0"]
         for constraint in constraints:
             lines += self._judged(number, constraint)
-        back = ["u = word(0)", *self._each_row(number, self._exchanged_back)]
+        back = [begin, *self._each_row(number, self._exchanged_back)]
         back += [f"undo_{number}(e, k, frame)", "return broken"]
         lines += ["if broken != 0:", *("    " + line for line in back)]
         return [*lines, *self._each_row(number, self._unmarked)]

@@ -148,6 +148,11 @@ OF_CONSTRAINT = (
 )
 
 OF_POOL = ("texts",)  # the way to characters, where a transaction looks at them, see characters.py
+OF_DYNAMIC = (  # of each table, where the keys of some rows depend on other rows
+    "spare",  # slots that rows may be made in as the batch runs
+    "used",  # one word: how many of them have been taken
+    "stamps",  # by slot: the last section in which an event may write what look-ups read
+)
 
 _NAMES = re.compile(r"[a-z_]+[a-z](?:_\d+)?")
 _ARGUMENTS = re.compile(r"def \w+\(([^)]*)\)")  # which hide the words of the same name
@@ -163,6 +168,7 @@ class FrameLayout:
     tables: int
     constraints: int = 0
     moving: tuple[str, ...] = ()  # kinds of words that a kernel may change as it goes
+    has_dynamic: bool = False  # whether rows are found by keys that depend on other rows
 
     @cached_property
     def places(self) -> dict[str, int]:
@@ -171,6 +177,7 @@ class FrameLayout:
             (self.accesses, OF_ACCESS),
             (self.tables, OF_TABLE),
             (self.constraints, OF_CONSTRAINT),
+            (self.tables if self.has_dynamic else 0, OF_DYNAMIC),
         )
         names = [*OF_BATCH]
         for count, kinds in groups:

@@ -18,6 +18,7 @@ from dataclasses import replace
 from headgate.compiling.signature import OutputColumns, Signature
 from headgate.kernels.constraints import ConstraintText
 from headgate.kernels.frame import FrameLayout
+from headgate.kernels.generating_keys import DynamicText
 from headgate.kernels.generating_look_ups import LookUpText, is_found_late
 from headgate.state.integrity import constraints_on
 from headgate.state.layout import HEADER_ALIVE, WORD_BYTES, record_layout, row_layout
@@ -67,8 +68,13 @@ class Generator:
         ]
         self.tables = tuple(dict.fromkeys(found))
         accesses = sum(len(signature.accesses) for signature in signatures)
+        self.dynamic = DynamicText(self)
         self.layout = FrameLayout(
-            len(signatures), accesses, len(self.tables), len(self.judge.constraints)
+            len(signatures),
+            accesses,
+            len(self.tables),
+            len(self.judge.constraints),
+            has_dynamic=self.dynamic.is_needed,
         )
         self.reasons: list[str] = [""]  # an abort with an empty text is code -1
         for table in self.tables:
@@ -126,7 +132,7 @@ class Generator:
             parts += self.each(write)
         for name in ("seek", "match", "touch", "confirm", "undo"):
             parts.append(self.dispatch(name, "e, k, frame"))
-        return [*parts, self.dispatch("step", "e, k, i, epoch, frame")]
+        return [*parts, self.dispatch("step", "e, k, i, epoch, frame"), *self.dynamic.functions()]
 
     def each(self, write: Callable[[int], str]) -> list[str]:
         return [write(number) for number in range(len(self.signatures))]
@@ -172,6 +178,18 @@ class Generator:
         """The words of the key at index {j} of an access."""
         parts = range(len(access.columns))
         return [f"key_{place}_{part}(columns_{number}, {{j}})" for part in parts]
+
+    def missing(self, place: int, access: Access, answer: str) -> list[str]:
+        """The lines that return an answer where a row is not there."""
+        table, width, slot = self.number(access.table), self.width(access), f"s_{place}"
+        return self.rows(place, access, [
+            f"if {slot} < 0 or get(words_{table}, {slot} * {width}) & {HEADER_ALIVE} == 0:",
+            f"    return {answer}",
+        ])  # fmt: skip
+
+    def copies_first(self, number: int) -> str:
+        """The line that sets `u` to where the copies of an event's rows begin."""
+        return f"u = word({self.signatures[number].key_room})"
 
     def saved(self, number: int, access: Access) -> tuple[int, ...]:
         """The words of a row that the transaction may change, however it names the row.
@@ -229,19 +247,19 @@ class Generator:
         In this order: a row that the event itself creates is no row for a parameter that needs
         one, and where a key is missing there is nothing to undo.
         """
-        spans, missing, saved, create = [], [], ["u = word(0)"], []
+        spans, missing, saved, create = [], [], [self.copies_first(number)], []
         for place, access in self.accesses(number):
             table, width, slot = self.number(access.table), self.width(access), f"s_{place}"
             spans += self.span(place, access, "k")
             if not access.create:
-                missing += self.rows(place, access, [
-                    f"if {slot} < 0 or get(words_{table}, {slot} * {width}) & {HEADER_ALIVE} == 0:",
-                    f"    return {self.reason(f'missing key: {access.table.name}')}",
-                ])  # fmt: skip
+                why = self.reason(f"missing key: {access.table.name}")
+                missing += self.missing(place, access, str(why))
             saved += self.rows(place, access, self._saved(number, place, access))
             if access.create:
                 made = f"defaults_{table}, {len(access.table.key)}, {width}"
                 create += self.rows(place, access, [f"create(words_{table}, {slot}, {made})"])
+        if self.signatures[number].is_dynamic:
+            saved += ["put(undo, 0, 1)"]
         return [*spans, *missing, *saved, *create]
 
     def _row(self, place: int, access: Access) -> str:
@@ -292,11 +310,13 @@ class Generator:
         reach = f"{REACH}, " if table.check is not None and table.check.is_reaching else ""
         return f"check_{self.number(table)}({reach}{row})"
 
-    def value(self, place: int, access: Access, words: str, slots: str, slot: str) -> str:
-        """What the function gets for an access: the row, or all rows of the span."""
+    def value(
+        self, place: int, access: Access, words: str, slots: str, slot: str, kind: str = ""
+    ) -> str:
+        """What a function gets for an access: the row, or all rows of the span."""
         if access.is_single:
-            return f"row_{place}({words}, {slot})"
-        return f"rows_{place}({words}, {slots}, first_{place}, last_{place})"
+            return f"{kind}row_{place}({words}, {slot})"
+        return f"{kind}rows_{place}({words}, {slots}, first_{place}, last_{place})"
 
     def clear(self, number: int) -> list[str]:
         """The output as a transaction finds it."""
@@ -360,7 +380,7 @@ class Generator:
 
     def _checks(self, number: int) -> list[str]:
         """The checks of the rows that changed."""
-        lines = ["u = word(0)"]
+        lines = [self.copies_first(number)]
         if all(access.table.check is None for _, access in self._changing(number)):
             return []
         for place, access in self._changing(number):
@@ -380,7 +400,7 @@ class Generator:
     def _marks(self, number: int) -> list[str]:
         """The marks of what this epoch changed, each row once, and where they are wanted the rows
         as they were before the batch."""
-        lines = ["u = word(0)"]
+        lines = [self.copies_first(number)]
         for place, access in self._changing(number):
             table, width = self.number(access.table), self.width(access)
             image = f"images_{table} + {8 * width} * n"
@@ -415,7 +435,9 @@ class Generator:
         return lines
 
     def _undo(self, number: int) -> str:
-        lines = ["u = word(0)"]
+        lines = [self.copies_first(number)]
+        if self.signatures[number].is_dynamic:  # where a key function raised, there are no copies
+            lines += ["if get(undo, 0) == 0:", "    return 0"]
         for place, access in self._changing(number):
             words = enumerate(self.saved(number, access))
             back = [f"    put(r_{place}, {word}, get(undo, u + {at}))" for at, word in words]

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 
 def is_found_late(access: Access) -> bool:
-    """Whether the kernel itself looks the rows up: those that are missing are not created."""
-    return not access.create
+    """Whether the kernel itself looks the rows up: those that are missing are not created, or
+    their keys depend on other rows."""
+    return not access.create or access.is_dynamic
 
 
 class LookUpText:
@@ -44,7 +45,7 @@ class LookUpText:
         """The lines for every row that the kernel itself looks up, its table in {t}."""
 
         def body(place: int, access: Access) -> list[str]:
-            if not is_found_late(access):
+            if not is_found_late(access) or access.is_dynamic:
                 return []
             table = str(self.generator.number(access.table))
             value = _hash(self.generator.keys(number, place, access))
@@ -71,6 +72,8 @@ class LookUpText:
 
     def touch(self, number: int) -> str:
         def body(place: int, access: Access) -> list[str]:
+            if access.is_dynamic:
+                return []  # it is found when the event's turn has come
             row = f"words_{self.generator.number(access.table)}"
             row += f" + {8 * self.generator.width(access)} * s_{place}"
             return _ask(row, self.generator.width(access), is_written=not access.read_only)
@@ -88,7 +91,11 @@ class LookUpText:
                 for part, key in enumerate(keys)
             )
             found = f"find_{{t}}(entries_{{t}}, mask_{{t}}, words_{{t}}, {', '.join(keys)})"
+            made = []
+            if access.table in self.generator.dynamic.made:  # maybe since it was looked for
+                made = [f"if s_{place} < 0:", f"    put(slots_{place}, {{k}}, {found})"]
             return [
+                *made,
                 f"if s_{place} >= 0 and ({other}):",
                 f"    put(slots_{place}, {{k}}, {found})",
                 "    wrong = word(1)",

@@ -28,8 +28,14 @@ class UnitGenerator:
         self.may_hang = any(slicing.may_hang for slicing in slicings)
 
     def is_cut(self, number: int) -> bool:
-        """Whether a transaction runs slice by slice; where one may hang, none does."""
-        return self.slicings[number].whole is None and not self.may_hang
+        """Whether a transaction runs slice by slice; where one may hang, none does.
+
+        Nor where a row may be made whose key depends on others: there is no slot for it where one
+        of those is missing, and another slice would have to know of that.
+        """
+        accesses = self.generator.signatures[number].accesses
+        makes = any(access.is_dynamic and access.create for access in accesses)
+        return self.slicings[number].whole is None and not self.may_hang and not makes
 
     def source(self) -> str:
         generator, parts = self.generator, []
@@ -148,7 +154,7 @@ class UnitGenerator:
 
     def _gather(self, place: int, access: Access) -> list[str]:
         lines = [*self._row(place, access), f"copy(f, c, {self.generator.width(access)})"]
-        if not access.create:
+        if not access.create or access.is_dynamic:
             first, *others = lines
             lines = [first, "if q >= 0:", *_inside(others)]
         return self.generator.rows(place, access, lines)

@@ -5,14 +5,27 @@ what changed or put the copy back. Codes out: 0 for committed, a text's code or 
 aborted. An exception leaves the kernel at once; `restore` then undoes that one event.
 
 The rows of an event are found by the index alone, which no event changes: so another thread may
-look them up before (`look_ahead`), and the loop goes on from there (`run_found`).
+look them up before (`look_ahead`), and the loop goes on from there (`run_found`). But rows whose
+keys depend on other rows are found when the turn of their event has come (`compute`).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from headgate.kernels.binding import confirm, kernel, match, part, seek, step, touch, undo
+from headgate.kernels.binding import (
+    compute,
+    confirm,
+    foresee,
+    kernel,
+    match,
+    part,
+    seek,
+    stamp,
+    step,
+    touch,
+    undo,
+)
 from headgate.kernels.frame import ABORTED, ABORTED_COUNT, ORDER, PROGRESS, REASON
 from headgate.kernels.pointers import fixed_word as fixed
 from headgate.kernels.pointers import get_word as get
@@ -66,7 +79,9 @@ def run_one(i: int, place: int, epoch: int, frame: int) -> int:
     put(fixed(frame, PROGRESS), 0, i)
     e = event_row(order, i)
     confirm(e, place, frame)
-    code = step(e, place, i, epoch, frame)
+    code = compute(e, place, frame)
+    if code == 0:
+        code = step(e, place, i, epoch, frame)
     if code != 0:
         total = get(frame, ABORTED_COUNT)
         put(fixed(frame, REASON), i, code)
@@ -132,6 +147,24 @@ def resolve(begin: int, end: int, frame: int) -> int:
     return 0
 
 
+@kernel
+def predict(begin: int, end: int, section: int, frame: int) -> int:
+    """Find the rows whose keys depend on others, for positions begin..end that were resolved.
+
+    Returns the first position whose rows are not certain: an event between `begin` and it may write
+    what decides on them. Sections have numbers that no earlier one had.
+    """
+    order, progress = fixed(frame, ORDER), fixed(frame, PROGRESS)
+    for i in range(begin, end):
+        put(progress, 0, i)
+        e = event_row(order, i)
+        confirm(e, e, frame)
+        if foresee(e, section, frame):
+            return i
+        stamp(e, section, frame)
+    return end
+
+
 # --- steps: what every generated kernel does with a row -------------------------------------------
 # Whatever its table: copy, compare, mark. Rows are named by the address of a table's words, a slot,
 # and the width of a row in words; the copy to undo a transaction stands at place `u` of its `undo`.
@@ -153,6 +186,14 @@ def keep(words: int, slot: int, after: int, place: int, width: int) -> None:
     """Copy the row as the transaction leaves it, for its results."""
     for w in range(width):
         put(after, place * width + w, get(words, slot * width + w))
+
+
+@linked
+def show(words: int, slot: int, defaults: int, key_words: int, width: int) -> None:
+    """Let a dead row have the values that it would be made with; it stays dead."""
+    if get(words, slot * width) & HEADER_ALIVE == 0:
+        for w in range(1 + key_words, width):
+            put(words, slot * width + w, get(defaults, w))
 
 
 @linked
@@ -193,6 +234,12 @@ def mark(row: int, slot: int, epoch: int, changed: int, counts: int, table: int)
     put(changed, count, slot)
     put(counts, 2 * table, count + (header >> HEADER_EPOCH_SHIFT != epoch))
     put(row, 0, (epoch << HEADER_EPOCH_SHIFT) | (header & HEADER_ALIVE))
+
+
+@linked
+def no_keys(e: int, k: int, frame: int) -> int:
+    """What is to be computed where every key is in the event."""
+    return 0
 
 
 # --- look-ups ---------------------------------------------------------------------------------
@@ -238,4 +285,4 @@ def differ(one: int, other: int, width: int) -> int:
     return 0
 
 
-STEPS = (is_alive, keep, create, differs, fresh, mark, tagged, copy, differ)
+STEPS = (is_alive, keep, show, create, differs, fresh, mark, tagged, copy, differ)

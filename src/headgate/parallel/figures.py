@@ -38,7 +38,9 @@ class Figures:
 
     `ideal_speedup` is that of unlimited cores when every operation costs the same; `degree_skew` is
     the operations of the busiest row over the mean; `cycles` counts the chains that would be merged
-    into others because they wait for each other.
+    into others because they wait for each other. `dynamic` counts the rows whose keys depend on
+    others, found as the tables are now, and `certain_sections` the stretches of events in which
+    none of them depends on what an event of the same stretch may write.
     """
 
     transactions: int
@@ -56,6 +58,8 @@ class Figures:
     ideal_speedup: float
     graph: Precedence = field(repr=False)
     labels: tuple[str, ...] = field(default=(), repr=False)
+    dynamic: int = 0
+    certain_sections: int = 0
 
     @property
     def edges(self) -> int:
@@ -67,9 +71,11 @@ class Figures:
         return draw(self.graph, self.labels or None)
 
     def __repr__(self) -> str:
+        hidden = ["graph", "labels"]
+        hidden += [] if self.dynamic else ["dynamic", "certain_sections"]
         shown = ", ".join(
             f"{name}={getattr(self, name)}" for name in self.__dataclass_fields__
-            if name not in ("graph", "labels")
+            if name not in hidden
         )  # fmt: skip
         return f"Figures({shown})"
 

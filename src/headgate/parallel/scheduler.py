@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,7 @@ from headgate.parallel.decision import (
     load_thresholds,
 )
 from headgate.parallel.figures import Figures, measure
+from headgate.parallel.foresight import Foresight
 from headgate.parallel.precedence import Scratch
 from headgate.parallel.scheme import PLAN, SERIAL, UNIT_PLAN, Scheme, make_scheme, needed
 from headgate.parallel.sections import cut, nest, run_in_turn
@@ -178,7 +180,7 @@ class Scheduler:
             if early is not None and early.scheme != SERIAL.name:
                 self.decisions.append(early)
                 chosen = self._ready_or_serial(make_scheme(early.scheme, scheme.threads))
-                return not chosen.is_serial and self._run_shared(run, chosen)
+                return not chosen.is_serial and self._run_ready(run, chosen)
             early = early or self.readiness.whole_given_up
             early = early or self.readiness.serial("the graph of transactions", *PLAN)
         else:
@@ -186,6 +188,12 @@ class Scheduler:
         if early is not None:
             self.decisions.append(early)
             return False
+        return self._run_ready(run, scheme)
+
+    def _run_ready(self, run: Run, scheme: Scheme) -> bool:
+        """The same for a scheme whose kernels are there."""
+        if self.program.is_dynamic:
+            return self._run_foreseen(run, scheme)
         if scheme.kind.plans_itself:
             return self._run_shared(run, scheme)
         sections = cut(run)
@@ -193,6 +201,32 @@ class Scheduler:
             return self._run_section(run, scheme)
         run_in_turn(run, sections, lambda section: self._run_section(section, scheme))
         return True
+
+    def _run_foreseen(self, run: Run, scheme: Scheme) -> bool:
+        """The same where keys depend on rows: by sections in which they are certain."""
+        run_section = self._run_shared if scheme.kind.plans_itself else self._run_section
+        most = len(run.order) if scheme.kind.plans_itself else max(map(len, cut(run)))
+        foresight = Foresight(run, most, self._stretch_min(scheme))
+        sections = iter(foresight)
+        first = next(sections)
+        if len(first) == len(run.order):
+            return foresight.is_certain and run_section(run, scheme)
+        run_in_turn(
+            run,
+            chain([first], sections),
+            lambda section: foresight.is_certain and run_section(section, scheme),
+        )
+        why = f"keys that depend on rows: {foresight.sections} sections in which they are certain"
+        if foresight.alone:
+            why += f", {foresight.alone} transactions one after another"
+        self.decisions.append(Decision(str(scheme), why))
+        return True
+
+    def _stretch_min(self, scheme: Scheme) -> int:
+        """Fewer events than this are not worth their threads."""
+        if not scheme.is_chosen or self.cost_ns is None:
+            return 0
+        return int(self.costs.start_ns / max(1.0, self.cost_ns))
 
     def _run_shared(self, run: Run, scheme: Scheme) -> bool:
         """Let all threads plan and run the batch at once; False when it was put back."""
@@ -306,12 +340,13 @@ class Scheduler:
             raise InputError(f"explain: {refused.why}")
         run = Run(self.program, works, order, route, 0)
         TransactionBatch(self, run, SERIAL).resolve()
+        sections = Foresight(run, len(order)).predict() if self.program.is_dynamic else 0
         batch = UnitBatch(self.readiness.unit_kernels, run, whole=False)
         figures = measure(
             batch.graph, batch.tasks("operation"), batch.tasks("chain"), batch.labels()
         )
         run.release({})
-        return figures
+        return replace(figures, dynamic=run.dynamic_count(), certain_sections=sections)
 
     # --- what was learnt ----------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -54,7 +54,7 @@ def _operations(run: Run) -> int:
     return count
 
 
-def run_in_turn(run: Run, sections: Sequence[range], run_section: Callable[[Run], bool]) -> None:
+def run_in_turn(run: Run, sections: Iterable[range], run_section: Callable[[Run], bool]) -> None:
     """Run section after section, serially where `run_section` says so, and put all together."""
     changed: dict[str, list[np.ndarray]] = {name: [] for name in run.table_names}
     for number, places in enumerate(sections):

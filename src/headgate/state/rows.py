@@ -52,6 +52,9 @@ class TableRows:
         self.free = np.empty(16, np.int64)
         self.free_count = 0
         self.taken: list[Slots] = []
+        self.spare: Slots = np.empty(0, np.int64)  # set aside for rows made as a batch runs
+        self.spare_used = np.zeros(1, np.int64)  # how many of them have been taken
+        self.spare_freed = 0  # how many of them had been used before
         self.created: list[Slots] = []  # what the last batch or load took; all else was there
         self.defaults = self._default_row()
         self.refills = 0  # how often rows came in other than by transactions
@@ -109,6 +112,11 @@ class TableRows:
         index.find_all(self.entries, self.words, keys, skip, slots)
         return slots
 
+    def find_one(self, key: Sequence[int]) -> int:
+        """The slot of one key, or -1."""
+        keys = np.array(key, np.int64).reshape(-1, 1)
+        return int(self.find(keys, np.zeros(1, np.uint8))[0])
+
     def find_or_take(self, keys: Words, skip: np.ndarray) -> Slots:
         """As `find`, but a missing key takes a slot: dead until a transaction creates the row."""
         self.reserve(keys.shape[1])
@@ -122,8 +130,43 @@ class TableRows:
             self.taken.append(taken[:taken_count].copy())
         return slots
 
+    def set_aside(self, more: int) -> None:
+        """Let that many slots be spare: for keys that are known only as the batch runs.
+
+        They are taken in the order in which `find_or_take` would, dead until a row is created.
+        """
+        self.reserve(more)
+        freed = self.free[max(0, self.free_count - more) : self.free_count][::-1]
+        fresh = np.arange(self.count, self.count + more - len(freed))
+        self.spare, self.spare_used[0] = np.concatenate([freed, fresh]), 0
+        self.spare_freed = len(freed)
+        self.free_count -= len(freed)
+        self.count += len(fresh)
+
+    def take(self, key: Sequence[int]) -> int:
+        """The slot of a key, a spare one where it has none: dead until the row is created."""
+        slot = self.find_one(key)
+        if slot < 0:
+            slot = int(self.spare[self.spare_used[0]])
+            self.spare_used[0] += 1
+            self.words[slot, 0] = 0
+            self.words[slot, 1 : 1 + len(key)] = key
+            index.insert(self.entries, self.words, slot, len(key))
+        return slot
+
+    def _give_back(self) -> None:
+        """After a batch: the spare slots that it took are its own, the others are as before."""
+        used, freed = int(self.spare_used[0]), self.spare_freed
+        if used:
+            self.taken.append(self.spare[:used].copy())
+        self.free_count += max(0, freed - used)
+        self.count -= len(self.spare) - max(freed, used)
+        self.spare, self.spare_used[0] = self.spare[:0], 0
+
     def release(self, changed: Slots) -> None:
         """After a batch: rows that it deleted, or took a slot for and never created, go."""
+        if len(self.spare):
+            self._give_back()
         for slots in (changed, *self.taken):
             if self.free_count + len(slots) > len(self.free):
                 self.free = np.resize(self.free, 2 * (self.free_count + len(slots)))

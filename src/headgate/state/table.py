@@ -5,7 +5,7 @@ A declaration is a value: it holds no rows, so the same table can be opened by m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -107,16 +107,23 @@ class Table:
 
     def at(
         self,
-        *columns: str,
+        *columns: str | Callable[..., Any],
         mode: str = "write",
         create: bool = False,
         reads: str | Iterable[str] = (),
     ) -> Row:
-        """The row whose key is in these event columns.
+        """The row whose key is in these event columns, or computed by functions.
 
         `mode="read"` promises not to change it; `create=True` inserts a missing row from the
         table's defaults. `reads` names other parameters whose rows the new values of this one
         depend on, where the engine should not find that out from the function alone.
+
+        A function computes a column of the key, or all of them as a tuple, from the event and
+        the rows of parameters declared before, which its own parameters name.
+
+        >>> stock = Table("stock", "sku bigint, left int", key="sku")
+        >>> stock.at(lambda event, order: order.sku).keys
+        (key(event, order),)
         """
         return cast(Row, self._access("at", columns, mode, create, reads))
 
@@ -133,38 +140,101 @@ class Table:
     def _access(
         self,
         form: str,
-        columns: tuple[str, ...],
+        columns: tuple[str | Callable[..., Any], ...],
         mode: str,
         create: bool,
         reads: str | Iterable[str],
     ) -> Access:
-        where = f"table {self.name!r}.{form}({', '.join(map(repr, columns))})"
+        keys = tuple(_key_part(column) for column in columns)
+        where = f"table {self.name!r}.{form}({', '.join(map(repr, keys))})"
         if mode not in ("write", "read"):
             raise DeclarationError(f"{where}: mode is 'write' or 'read', not {mode!r}")
         if create and mode == "read":
             raise DeclarationError(f"{where}: create=True needs mode='write'")
-        if not all(isinstance(column, str) for column in columns):
+        if not all(isinstance(one, str | KeyFunction) for one in keys):
             raise DeclarationError(f"{where}: name the event's columns by their names, as texts")
-        if len(columns) != len(self.key):
+        computed = [one for one in keys if isinstance(one, KeyFunction)]
+        if computed and form != "at":
+            raise DeclarationError(
+                f"{where}: a function computes the key of one row: {self.name}.at(function)"
+            )
+        gives_all = len(keys) == 1 and bool(computed)  # as a tuple, where there are several
+        if len(keys) != len(self.key) and not gives_all:
             many = "columns" if len(self.key) > 1 else "column"
             raise DeclarationError(
                 f"{where}: the key has {len(self.key)} {many} ({', '.join(self.key)}), "
                 f"so name {len(self.key)} event {many}, not {len(columns)}"
             )
         stated = tuple(split_list(reads) if isinstance(reads, str) else reads)
-        return Access(self, form, columns, mode == "read", create, stated)
+        named = tuple(one for one in keys if isinstance(one, str))
+        parts = keys if computed else ()
+        return Access(self, form, named, mode == "read", create, stated, parts)
 
 
 @dataclass(frozen=True)
+class KeyFunction:
+    """A function that computes a key, or a column of one, from the event and from rows."""
+
+    function: Callable[..., Any]
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of what it takes, which are names of the transaction's parameters."""
+        code = self.function.__code__
+        return tuple(code.co_varnames[: code.co_argcount])
+
+    def __repr__(self) -> str:
+        return f"key({', '.join(self.parameters)})"
+
+
+def _key_part(given: Any) -> Any:
+    """A part of a key as it was given: a column's name, or a function."""
+    return KeyFunction(given) if hasattr(given, "__code__") else given
+
+
+@dataclass(frozen=True, repr=False)
 class Access:
     """Which rows of a table one parameter of a transaction stands for."""
 
     table: Table
     form: str  # "at": one row; "each": one row per element of an array column
-    columns: tuple[str, ...]
+    columns: tuple[str, ...]  # of the event, that keys or parts of them stand in
     read_only: bool
     create: bool
     reads: tuple[str, ...] = ()  # other parameters whose rows these depend on, as stated
+    keys: tuple[str | KeyFunction, ...] = ()  # the parts of a key that is computed, else none
+
+    def __repr__(self) -> str:
+        """All that it says; kernels are known by it, with the code of its functions."""
+        words = [repr(self.table), repr(self.form), repr(self.keys or self.columns)]
+        words += ["read_only"] if self.read_only else []
+        words += ["create"] if self.create else []
+        words += [f"reads={self.reads!r}"] if self.reads else []
+        return f"Access({', '.join(words)})"
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether its rows depend on others, which earlier events of a batch may change."""
+        return bool(self.keys)
+
+    @property
+    def functions(self) -> tuple[KeyFunction, ...]:
+        """Those that compute its key, or columns of it."""
+        return tuple(one for one in self.keys if isinstance(one, KeyFunction))
+
+    @property
+    def gives_tuple(self) -> bool:
+        """Whether one function computes all columns of a key of several."""
+        return len(self.keys) == 1 < len(self.table.key)
+
+    @property
+    def named(self) -> list[tuple[str, Column]]:
+        """The event's columns that keys stand in, each with the column of the key that it is."""
+        parts = self.keys or self.columns
+        if self.gives_tuple:
+            return []
+        pairs = zip(parts, self.table.key_columns, strict=True)
+        return [(one, column) for one, column in pairs if isinstance(one, str)]
 
     @property
     def is_single(self) -> bool:
@@ -179,7 +249,11 @@ class Access:
     @property
     def stated(self) -> tuple[Any, ...]:
         """All that was said of it but the table, as plain values."""
-        return (self.form, self.columns, self.read_only, self.create, self.reads)
+        stated = (self.form, self.columns, self.read_only, self.create, self.reads)
+        if not self.keys:
+            return stated
+        parts = (one if isinstance(one, str) else one.parameters for one in self.keys)
+        return (*stated, tuple(parts))
 
 
 def _parse_key(key: str | Iterable[str], schema: Schema, where: str) -> tuple[str, ...]:

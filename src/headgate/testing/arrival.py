@@ -160,7 +160,7 @@ def _examine_keys(event: ArrivingEvent, access: Access) -> None:
     if access.form == "each" and len({len(value) for value in values}) > 1:
         event.reject(f"arrays of different length: {', '.join(access.columns)}")
         return
-    for name, column, value in zip(access.columns, access.table.key_columns, values, strict=True):
+    for (name, column), value in zip(access.named, values, strict=True):
         for item in value if access.form == "each" else [value]:
             try:
                 arrived(item, column.type)

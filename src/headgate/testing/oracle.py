@@ -38,7 +38,7 @@ from headgate.testing.arrival import (
 )
 from headgate.testing.body import body
 from headgate.testing.records import Record, View, broken_promise
-from headgate.testing.scalars import EXACT, arrived, blank, default, same, shown
+from headgate.testing.scalars import EXACT, arrived, blank, default, kept, same, shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -223,10 +223,15 @@ class SerialOracle:
         if event.transaction is None:
             raise ValueError("an event without a transaction cannot run")
         signature, values = event.transaction.signature, event.values()
-        rows = [self._copies(access, values, copies) for access in signature.accesses]
-        missing = _missing(signature.accesses, rows)
-        if missing is not None:
-            return missing
+        rows: list[list[Record]] = []
+        for access in signature.accesses:
+            try:
+                keys = _keys(signature, access, values, rows)
+            except Exception as error:
+                return _error_reason(error)
+            rows.append(self._copies(access.table, keys, copies))
+            if not access.create and not all(record.alive for record in rows[-1]):
+                return f"missing key: {access.table.name}"
         for access, records in zip(signature.accesses, rows, strict=True):
             if access.create:
                 _create(access.table, records)
@@ -261,11 +266,9 @@ class SerialOracle:
         return broken_promise(written, self.declared, after)
 
     def _copies(
-        self, access: Access, values: Mapping[str, Any], copies: dict[tuple[str, Key], Record]
+        self, table: Table, keys: Sequence[Key], copies: dict[tuple[str, Key], Record]
     ) -> list[Record]:
-        """The copies of the rows an access names, one for each key, each made once."""
-        table, parts = access.table, [values[column] for column in access.columns]
-        keys = list(zip(*parts, strict=True)) if access.form == "each" else [tuple(parts)]
+        """The copies of the rows with these keys, each made once."""
         found = []
         for key in keys:
             row = self.rows[table.name].get(key)
@@ -275,13 +278,46 @@ class SerialOracle:
         return found
 
 
-def _missing(accesses: Sequence[Access], rows: Sequence[Sequence[Record]]) -> str | None:
-    """The first parameter that needs a row which was not there before the event, as a reason."""
-    for access, records in zip(accesses, rows, strict=True):
-        for record in records:
-            if not record.alive and not access.create:
-                return f"missing key: {access.table.name}"
-    return None
+def _keys(
+    signature: Signature,
+    access: Access,
+    values: Mapping[str, Any],
+    before: Sequence[Sequence[Record]],
+) -> list[Key]:
+    """The keys that an access names: in the event, or computed from the rows found before."""
+    if not access.keys:
+        parts = [values[column] for column in access.columns]
+        return list(zip(*parts, strict=True)) if access.form == "each" else [tuple(parts)]
+    known: dict[str, Any] = {signature.parameters[0].name: _event_view(signature, values)}
+    for name, role, records in zip(signature.row_names, signature.accesses, before, strict=False):
+        shown = [_as_created(role.table, record) for record in records]
+        views = [View(record, role.table.key, read_only=True) for record in shown]
+        known[name] = views[0] if role.form == "at" else tuple(views)
+    with decimal.localcontext(EXACT):
+        found = [
+            values[one] if isinstance(one, str)
+            else body(one.function)(*(known[name] for name in one.parameters))
+            for one in access.keys
+        ]  # fmt: skip
+    key = found[0] if access.gives_tuple else tuple(found)
+    if not isinstance(key, tuple) or len(key) != len(access.table.key):
+        label = f"the key of table {access.table.name!r}"
+        raise TypeError(f"{label} is a tuple of {len(access.table.key)} values, not {key!r}")
+    pairs = zip(key, access.table.key_columns, strict=True)
+    return [tuple(kept(value, column.type) for value, column in pairs)]
+
+
+def _as_created(table: Table, record: Record) -> Record:
+    """A row as it will be made, where there is none yet."""
+    if record.alive:
+        return record
+    made = record.copy()
+    _create(table, [made])
+    return made
+
+
+def _event_view(signature: Signature, values: Mapping[str, Any]) -> View:
+    return View(Record(signature.event, dict(values)), (), read_only=True)
 
 
 def _create(table: Table, records: Iterable[Record]) -> None:
@@ -327,7 +363,7 @@ def _arguments(
             event.output = Record(role.schema, zeros)
             arguments.append(View(event.output, (), read_only=False))
         else:
-            arguments.append(View(Record(signature.event, dict(values)), (), read_only=True))
+            arguments.append(_event_view(signature, values))
     return arguments
 
 

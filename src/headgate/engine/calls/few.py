@@ -77,7 +77,8 @@ class FewCalls:
         self._signature = transaction.signature
         self._scheduler, self._scheme = executor.scheduler, terms.scheme
         self._program = program = executor.program
-        self._has_constraints = bool(program.constraints)  # which have more to look up, and keep
+        # These have more to look up, and to keep.
+        self._needs_more = bool(program.constraints) or program.is_dynamic
         self._is_busy = False
         kinds = [(column.name, column.type.kind) for column in transaction.event]
         self._arrays = {name: np.zeros(TOGETHER_MAX, STORED[kind]) for name, kind in kinds}
@@ -98,7 +99,7 @@ class FewCalls:
     @property
     def is_able(self) -> bool:
         """Whether it can run some now: the handler of a signal may call while others run."""
-        return not self._is_busy and not self._has_constraints
+        return not self._is_busy and not self._needs_more
 
     def _make_run(self) -> None:
         accesses = self._signature.accesses

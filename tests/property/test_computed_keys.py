@@ -1,0 +1,155 @@
+"""Keys that depend on rows: every way to run a batch gives what the serial oracle gives.
+
+Orders lead to their stock, and that to a region: rows that other events of the same batch create,
+change, delete, or would have changed if they had not aborted.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+import headgate as hg
+from headgate.parallel import foresight
+from headgate.testing import SerialOracle, difference, results_difference
+
+orders = hg.Table("orders", "id bigint, sku string, n int", key="id")
+stock = hg.Table("stock", "sku string, left int, region bigint", key="sku", check="left >= -40")
+regions = hg.Table("regions", "number int, sku string, value bigint", key="number, sku")
+TABLES = [orders, stock, regions]
+EVENT = "kind string, order bigint, sku string, n int"
+
+
+def sku_of(order: Any) -> Any:
+    return order.sku
+
+
+def make_routes(compiled: bool) -> dict[str, Any]:
+    """The transactions of a shop whose events know the number of an order, and nothing else."""
+
+    @hg.transaction(event=EVENT, compiled=compiled)
+    def place(
+        event,
+        order=orders.at("order", create=True),
+        goods=stock.at(lambda event: event.sku, create=True),
+        out=hg.output("left int"),
+    ):
+        if event.n > 8:
+            return hg.abort("too many")
+        order.sku = event.sku
+        order.n += event.n
+        goods.left -= event.n
+        goods.region = event.order % 3
+        out.left = goods.left
+
+    @hg.transaction(event=EVENT, compiled=compiled)
+    def cancel(
+        event,
+        order=orders.at("order"),
+        goods=stock.at(sku_of),
+        region=regions.at(
+            lambda goods: goods.region % 2, lambda event, order: order.sku, create=True
+        ),
+    ):
+        goods.left += order.n
+        region.value += 100 // order.n
+        if event.n == 3:
+            hg.delete(order)
+        if event.n == 4:
+            hg.delete(goods)
+
+    @hg.transaction(event=EVENT, compiled=compiled)
+    def look(
+        event,
+        seen=stock.at("sku", mode="read"),
+        found=regions.at(lambda event, seen: (event.n % 2, seen.sku), mode="read"),
+        again=stock.at(lambda found: found.sku),
+        out=hg.output("value bigint"),
+    ):
+        out.value = found.value + 1000 // again.left
+
+    @hg.transaction(event=EVENT, compiled=compiled)
+    def follow(
+        event,
+        order=orders.at("order"),
+        other=orders.at(lambda order: 60 // (order.n - 3)),
+        out=hg.output("value bigint"),
+    ):
+        other.n = order.n
+        order.sku = event.sku
+        out.value = other.id
+
+    return {one.name: one for one in (place, cancel, look, follow)}
+
+
+COMPILED, PLAIN = make_routes(True), make_routes(False)
+
+
+def make_events(seed: int, keys: int, count: int) -> list[dict[str, Any]]:
+    draw = random.Random(seed)
+    kinds = ["place", "place", "cancel", "cancel", "look", "follow"]
+    return [
+        {
+            "kind": draw.choice(kinds),
+            "order": draw.randrange(keys),
+            "sku": draw.choice("abcdefgh"[: max(2, keys // 8)]),
+            "n": draw.randrange(1, 10),
+        }
+        for _ in range(count)
+    ]
+
+
+def compare(
+    routes: dict[str, Any], batches: list[list[dict[str, Any]]], updates: bool = False, **how: Any
+) -> hg.Engine:
+    """Run the batches by an engine and by the oracle; both must say and hold the same."""
+    oracle = SerialOracle(TABLES, list(routes.values()))
+    engine = hg.open(None, tables=TABLES, transactions=list(routes.values()))
+    for events in batches:
+        told = {"route_by": "kind", "updates": updates}
+        got = engine.run(routes, events, **told, **how)
+        found = results_difference(got, oracle.run(routes, events, **told))
+        assert found is None, found
+        assert difference(engine, oracle) is None, difference(engine, oracle)
+    return engine
+
+
+BATCHES = [make_events(seed, keys, 260) for seed, keys in enumerate((8, 40, 300))]
+SCHEMES = ("serial", "auto", "shares", "ready", "strata-operation-lazy", "depth-chain", "tstream")
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_every_scheme_finds_the_rows_that_the_serial_order_finds(
+    scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(foresight, "STRETCH_MIN", 2)
+    engine = compare(COMPILED, BATCHES, scheme=scheme, threads=2)
+    engine.close()
+
+
+def test_plain_functions_and_results_with_updates_do_too() -> None:
+    compare(PLAIN, BATCHES[:2]).close()
+    compare(COMPILED, BATCHES, updates=True).close()
+
+
+def test_plain_and_compiled_functions_share_a_batch() -> None:
+    mixed = {**COMPILED, "place": PLAIN["place"], "look": PLAIN["look"]}
+    compare(mixed, BATCHES).close()
+
+
+def test_explain_counts_computed_keys_and_changes_nothing() -> None:
+    with compare(COMPILED, BATCHES[:1]) as engine:
+        before = [engine.sql(f"select * from {table.name}").rows() for table in TABLES]
+        figures = engine.explain(COMPILED, BATCHES[1], route_by="kind")
+        kinds = [event["kind"] for event in BATCHES[1]]
+        named = {"place": 1, "cancel": 2, "look": 2, "follow": 1}
+        assert figures.dynamic == sum(named[kind] for kind in kinds)
+        assert 1 < figures.certain_sections < len(kinds)
+        assert before == [engine.sql(f"select * from {table.name}").rows() for table in TABLES]
+
+
+@pytest.mark.parametrize("level", ["PL1", "PL2", "PL3"])
+def test_weaker_levels_run_in_event_order(level: str) -> None:
+    compare(COMPILED, BATCHES[:2], scheme="lock", threads=2, isolation=level).close()

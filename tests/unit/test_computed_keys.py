@@ -1,0 +1,117 @@
+"""A computed key is judged where it is declared: what it takes, reads and gives."""
+
+from __future__ import annotations
+
+import random
+import re
+from typing import Any
+
+import pytest
+
+import headgate as hg
+
+orders = hg.Table("orders", "id bigint, sku string, n bigint, price double", key="id")
+stock = hg.Table("stock", "sku string, left int", key="sku")
+shelves = hg.Table("shelves", "number int, sku string, left int", key="number, sku")
+
+
+def declare(*key: Any, table: hg.Table = stock, compiled: bool = True) -> Any:
+    @hg.transaction(event="order bigint, shelf int", compiled=compiled)
+    def cancel(event, order=orders.at("order"), found=table.at(*key)):
+        found.left += order.n
+
+    return cancel
+
+
+def sets_a_column(order: Any) -> Any:
+    order.n = 3
+    return order.sku
+
+
+def deletes(order: Any) -> Any:
+    hg.delete(order)
+    return order.sku
+
+
+def aborts(order: Any) -> Any:
+    return hg.abort("no")
+
+
+def gives_nothing_at_times(order: Any) -> Any:
+    if order.n > 3:
+        return order.sku
+
+
+REFUSED = {
+    "takes 'odrer', which is no parameter.*it may take: event, order": lambda odrer: odrer.sku,
+    "takes 'found', which is no parameter": lambda found: found.sku,
+    "takes the names of parameters": lambda *order: 1,
+    "'stock'.sku is string, and a int64 cannot": lambda order: order.n,
+    "'stock'.sku is string, and a float64 cannot": lambda order: order.price,
+    "table 'orders' has no column 'nosuch'": lambda order: order.nosuch,
+    "random gives another number": lambda order: random.choice((order.sku, "a")),
+    "only reads, and this sets .n": sets_a_column,
+    "only reads, and this calls hg.delete": deletes,
+    "only reads, and this calls hg.abort": aborts,
+    "None on one way": gives_nothing_at_times,
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_what_a_key_may_not_do_is_refused_with_its_line(words: str) -> None:
+    function = REFUSED[words]
+    with pytest.raises(hg.DeclarationError, match=words) as found:
+        declare(function)
+    assert re.search(r"test_computed_keys.py:\d+", str(found.value))
+
+
+def test_what_python_could_not_do_is_refused_without_compiling_too() -> None:
+    for function in (sets_a_column, deletes, lambda odrer: odrer.sku):
+        with pytest.raises(hg.DeclarationError):
+            declare(function, compiled=False)
+
+
+def test_a_key_of_several_columns_mixes_columns_and_functions() -> None:
+    declare("shelf", lambda order: order.sku, table=shelves)
+    declare(lambda event, order: (event.shelf, order.sku), table=shelves)
+    with pytest.raises(hg.DeclarationError, match="expected 2, got 3"):
+        declare(lambda event, order: (event.shelf, order.sku, 1), table=shelves)
+    with pytest.raises(hg.DeclarationError, match="sku is string"):
+        declare("shelf", lambda order: order.n, table=shelves)
+    with pytest.raises(hg.DeclarationError, match="the key has 2 columns"):
+        declare("shelf", lambda order: order.sku, "order", table=shelves)
+
+
+def test_rows_of_a_list_have_no_function() -> None:
+    with pytest.raises(hg.DeclarationError, match="the key of one row"):
+        stock.each(lambda event: event.skus)  # type: ignore[arg-type]
+
+
+def test_a_key_beyond_its_type_is_the_outcome_of_its_event() -> None:
+    @hg.transaction(event="order bigint")
+    def note(event, order=orders.at("order"), shelf=shelves.at(lambda order: order.n, sku_a)):
+        shelf.left += 1
+
+    with hg.open(None, tables=[orders, shelves], transactions=[note]) as engine:
+        engine.load(orders, [{"id": 1, "sku": "a", "n": 2**31, "price": 0.0}])
+        assert engine.call(note, order=1).reason == "error: OverflowError: overflow"
+        assert engine.call(note, order=2).reason == "missing key: orders"
+
+
+def sku_a() -> str:
+    return "a"
+
+
+def test_other_code_of_a_key_is_other_code_for_recovery() -> None:
+    from headgate.engine.rerun import fingerprint_of
+
+    marks = {fingerprint_of([declare(one)]) for one in (sku_of, sku_of_another, sku_of)}
+    assert len(marks) == 2
+
+
+def sku_of(order: Any) -> Any:
+    return order.sku
+
+
+def sku_of_another(order: Any) -> Any:
+    return order.sku if order.n > 0 else "none"
