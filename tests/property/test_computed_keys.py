@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 import headgate as hg
+from headgate.kernels.generating_keys import DynamicText
+from headgate.kernels.generating_look_ups import LookUpText
 from headgate.parallel import foresight
 from headgate.testing import SerialOracle, difference, results_difference
 
@@ -87,9 +89,13 @@ def make_routes(compiled: bool) -> dict[str, Any]:
 COMPILED, PLAIN = make_routes(True), make_routes(False)
 
 
-def make_events(seed: int, keys: int, count: int) -> list[dict[str, Any]]:
+KINDS = ("place", "place", "cancel", "cancel", "look", "follow")
+
+
+def make_events(
+    seed: int, keys: int, count: int, kinds: tuple[str, ...] = KINDS
+) -> list[dict[str, Any]]:
     draw = random.Random(seed)
-    kinds = ["place", "place", "cancel", "cancel", "look", "follow"]
     return [
         {
             "kind": draw.choice(kinds),
@@ -117,7 +123,12 @@ def compare(
 
 
 BATCHES = [make_events(seed, keys, 260) for seed, keys in enumerate((8, 40, 300))]
-SCHEMES = ("serial", "auto", "shares", "ready", "strata-operation-lazy", "depth-chain", "tstream")
+# In these none raises, which would end the work of all threads.
+BATCHES += [make_events(9, keys, 300, ("place", "cancel", "cancel")) for keys in (60, 2000)]
+SCHEMES = (
+    "serial", "auto", "shares", "ready", "strata-operation-lazy", "depth-chain", "tstream", "lal",
+    "virtual",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -153,3 +164,35 @@ def test_explain_counts_computed_keys_and_changes_nothing() -> None:
 @pytest.mark.parametrize("level", ["PL1", "PL2", "PL3"])
 def test_weaker_levels_run_in_event_order(level: str) -> None:
     compare(COMPILED, BATCHES[:2], scheme="lock", threads=2, isolation=level).close()
+
+
+def test_sections_in_which_keys_are_certain_run_on_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(foresight, "STRETCH_MIN", 2)
+    with compare(COMPILED, BATCHES[3:], scheme="ready", threads=2) as engine:
+        told = " ".join(decision.why for decision in engine.decisions())
+        assert "sections in which they are certain" in told
+        assert "could not finish" not in told
+
+
+def forget_certainty(self: DynamicText, *given: Any) -> list[str]:
+    """A canary: rows that were looked up before are taken for those of the serial order."""
+    return []
+
+
+def test_a_stale_prediction_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foresight, "STRETCH_MIN", 2)
+    monkeypatch.setattr(DynamicText, "_certain", forget_certainty)
+    with pytest.raises(AssertionError, match=r"result|table"):
+        compare(make_routes(True), BATCHES[3:], scheme="ready", threads=2)
+
+
+def test_a_row_made_in_the_batch_and_not_looked_for_again_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A canary: a static key that was looked for some events ahead is not looked for again.
+    monkeypatch.setattr(LookUpText, "_may_be_made", lambda self, table: False)
+    with pytest.raises(AssertionError, match=r"result|table"):
+        events = make_events(3, 8, 260, ("place", "look", "look"))
+        compare(make_routes(True), [events], scheme="serial")

@@ -109,11 +109,12 @@ def build_kernel(
     return Kernel(generator, **{name: made[name] for name in names})
 
 
-def build_transaction_kernels(generator: Generator) -> Mapping[str, Any]:
+def build_transaction_kernels(generator: Generator, is_virtual: bool = False) -> Mapping[str, Any]:
     """The kernels by which threads share whole transactions, by name, and `collect`."""
     modules = [in_place, explorations, shares, comparison]
     scope = {**_scope(generator), "MAY_UNDO": in_place.MAY_UNDO}
-    return _build("kernel", generator, generator.source(), modules, scope)
+    source = generator.dynamic.virtual_source() if is_virtual else generator.source()
+    return _build("kernel", generator, source, modules, scope)
 
 
 def build_protocol_kernels(generator: Generator) -> Mapping[str, Any]:

@@ -108,14 +108,14 @@ class Generator:
     def source(self) -> str:
         """The pieces of the serial loop, and of whole transactions on several threads."""
         dealt = "e, first, thread, threads, frame"
-        parts = [*self._steps(), *self.each(self._list_rows), *self.each(self._deal_rows)]
+        parts = [*self.steps(), *self.each(self._list_rows), *self.each(self._deal_rows)]
         parts += [self.dispatch("list_rows", "e, first, frame"), self.dispatch("deal_rows", dealt)]
         return self.joined(parts)
 
     def protocol_source(self) -> str:
         """The same for protocols, which set the slots of a step for each event."""
         moving = replace(self.layout, moving=("slots",))
-        parts = [*self._steps(), *self.each(self._gather), *self.each(self._point)]
+        parts = [*self.steps(), *self.each(self._gather), *self.each(self._point)]
         parts += [self.dispatch("gather", "e, frame"), self.dispatch("point", "e, frame")]
         return self.joined(parts, moving)
 
@@ -124,7 +124,8 @@ class Generator:
         layout = layout or self.layout
         return "\n\n\n".join(layout.bound(part) for part in [_PRELUDE, *parts]) + "\n"
 
-    def _steps(self) -> list[str]:
+    def steps(self) -> list[str]:
+        """The look-ups, the step and the undo of each transaction."""
         look_ups = LookUpText(self)
         parts = [*look_ups.functions(), *self.judge.functions()]
         finding = look_ups.seek, look_ups.match, look_ups.touch, look_ups.confirm

@@ -196,3 +196,41 @@ class DynamicText:
 
         lines = [*self.generator.every(number, body), "return 0"]
         return self.generator.function(f"stamp_{number}", lines, "e, k, frame")
+
+    # --- virtual operations -------------------------------------------------------------------
+
+    def virtual_source(self) -> str:
+        """The pieces of whole transactions on several threads, where a dynamic access touches the
+        whole of its table: its row is found by the step, when all that may decide on it has run."""
+        parts = [*self.generator.steps(), *([_VIRTUAL] if self.is_needed else [])]
+        parts += self.generator.each(self._list_virtual)
+        dispatched = self.generator.dispatch("list_rows", "e, first, frame")
+        return self.generator.joined([*parts, dispatched])
+
+    def _list_virtual(self, number: int) -> str:
+        """What an event touches: a dynamic access the whole of its table, a static one its row and,
+        as if it read that, the whole of its table. The whole counts as a row behind all others."""
+        tables, lines = len(self.generator.tables), ["k = first"]
+        for place, access in self.generator.accesses(number):
+            table, write = self.generator.number(access.table), int(not access.read_only)
+            whole = f"get(bases, {tables}) + {table}"
+            if access.is_dynamic:
+                lines += [f"k = note_row({whole}, 1, first, k, frame)"]
+                continue
+            row = f"get(bases, {table}) + s_{place}"
+            body = [f"if s_{place} >= 0:", f"    k = note_row({row}, {write}, first, k, frame)"]
+            lines += self.generator.span(place, access)
+            lines += self.generator.rows(place, access, body)
+            lines += [f"k = note_row({whole}, 0, first, k, frame)"]
+        lines.append("return k")
+        return self.generator.function(f"list_rows_{number}", lines, "e, first, frame")
+
+
+_VIRTUAL = """given_step = step
+
+
+@linked
+def step(e, k, i, epoch, frame):
+    confirm(e, k, frame)
+    code = compute(e, k, frame)
+    return code if code != 0 else given_step(e, k, i, epoch, frame)"""

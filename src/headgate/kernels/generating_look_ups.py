@@ -41,6 +41,10 @@ class LookUpText:
         )
         return _FIND.format(number=number, keys=", ".join(keys), value=_hash(keys), same=same)
 
+    def _may_be_made(self, table: Table) -> bool:
+        """Whether an event may have made a row since it was looked for some events ahead."""
+        return table in self.generator.dynamic.made
+
     def _late(self, number: int, write: Callable[[int, Access, str], Sequence[str]]) -> list[str]:
         """The lines for every row that the kernel itself looks up, its table in {t}."""
 
@@ -92,7 +96,7 @@ class LookUpText:
             )
             found = f"find_{{t}}(entries_{{t}}, mask_{{t}}, words_{{t}}, {', '.join(keys)})"
             made = []
-            if access.table in self.generator.dynamic.made:  # maybe since it was looked for
+            if self._may_be_made(access.table):
                 made = [f"if s_{place} < 0:", f"    put(slots_{place}, {{k}}, {found})"]
             return [
                 *made,

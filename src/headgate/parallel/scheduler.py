@@ -192,7 +192,7 @@ class Scheduler:
 
     def _run_ready(self, run: Run, scheme: Scheme) -> bool:
         """The same for a scheme whose kernels are there."""
-        if self.program.is_dynamic:
+        if self.program.is_dynamic and not scheme.kind.is_virtual:
             return self._run_foreseen(run, scheme)
         if scheme.kind.plans_itself:
             return self._run_shared(run, scheme)
@@ -303,7 +303,7 @@ class Scheduler:
         began = self.clock.monotonic()
         crew = batch.crew()
         planned = self.clock.monotonic()
-        crew.work(self.readiness.transaction_kernels[batch.scheme.kind.kernel])
+        crew.work(self.readiness.kernels_of(batch.scheme)[batch.scheme.kind.kernel])
         self._note_breakdown(crew.times, began, planned)
         if crew.raised[0]:
             crew.put_back()
@@ -400,6 +400,16 @@ class Readiness:
         return build_transaction_kernels(self.program.compiled_kernel.generator)
 
     @cached_property
+    def virtual_kernels(self) -> Mapping[str, Any]:
+        """The same, where a key that depends on rows touches the whole of its table."""
+        generator = self.program.compiled_kernel.generator
+        return build_transaction_kernels(generator, is_virtual=True)
+
+    def kernels_of(self, scheme: Scheme) -> Mapping[str, Any]:
+        """The kernels of whole transactions for a scheme."""
+        return self.virtual_kernels if scheme.kind.is_virtual else self.transaction_kernels
+
+    @cached_property
     def protocol_kernels(self) -> Mapping[str, Any]:
         """The kernels of the protocols, made when first asked for."""
         return build_protocol_kernels(self.program.compiled_kernel.generator)
@@ -443,6 +453,8 @@ class Readiness:
         family, _, own = name.rpartition(".")
         if family == "units":
             return self.unit_kernels.kernels[own]
+        if family == "virtual":
+            return self.virtual_kernels[own]
         if family == "protocol":
             return self.protocol_kernels[own]
         if family == "serial":

@@ -45,6 +45,7 @@ class Kind:
     is_isolated: bool = True
     is_queued: bool = False  # its kernel takes tasks from a queue of those that are ready
     plans_itself: bool = False  # its kernel takes a batch as it is: no graph, no sections
+    is_virtual: bool = False  # keys that depend on rows are computed by its steps
     on_copies: bool = False  # its steps change copies of rows, which it installs at the end
 
 
@@ -86,6 +87,11 @@ KINDS = {
             "pat", "a counter for each partition of the rows, S-Store's way", TRANSACTIONS,
             "partitions",
         ),
+        _compared(
+            "virtual", "a key that depends on rows touches the whole of its table, and is computed "
+            "when all before it have run: MorphStream's virtual operations", TRANSACTIONS, "graph",
+            kernel="ready", is_queued=True, is_virtual=True,
+        ),
         Kind(
             "nolock", "no order and no isolation: a bound for speed, INCORRECT on purpose",
             TRANSACTIONS, "nolock", is_compared=True, is_isolated=False,
@@ -99,7 +105,9 @@ KINDS = {
 }  # fmt: skip
 SCHEME_NAMES = {kind.name: kind.what for kind in KINDS.values() if kind.way != PROTOCOL}
 PROTOCOLS = {kind.name: kind.what for kind in KINDS.values() if kind.way == PROTOCOL}
-EXPLORATIONS = tuple(kind.name for kind in KINDS.values() if kind.needs == "graph")
+EXPLORATIONS = tuple(
+    kind.name for kind in KINDS.values() if kind.needs == "graph" and not kind.is_compared
+)
 
 # What may follow the name of a scheme, each behind a hyphen: which dimension it says, and how.
 _WORDS: dict[str, tuple[str, Any]] = {
@@ -194,4 +202,6 @@ def needed(scheme: Scheme) -> tuple[str, ...]:
         return "serial.resolve", f"protocol.{kernel}"
     if scheme.by_units:
         return *UNIT_PLAN, f"units.{kernel}", "units.reasons"
+    if scheme.kind.is_virtual:
+        return PLAN[0], "virtual.collect", f"virtual.{kernel}"
     return (kernel,) if scheme.kind.plans_itself else (*PLAN, kernel)

@@ -66,14 +66,16 @@ class TransactionBatch:
         """What each transaction touches, its rows numbered from 0 on, and how many rows."""
         self.resolve()
         run, room = self.run, self.run.operations_max()
+        room *= 2 if self.scheme.kind.is_virtual else 1  # each row, and the whole of its table
         tables = [run.program.tables[name] for name in run.table_names]
         bases = np.cumsum([0, *(rows.count for rows in tables)])
         starts = np.empty(len(run.order) + 1, np.int64)
         rows, writes = np.empty(room, np.int64), np.empty(room, np.int64)
         frame = run.frame.but({"bases": bases, "starts": starts, "rows": rows, "writes": writes})
-        used = self.scheduler.readiness.transaction_kernels["collect"](frame.address)
+        used = self.scheduler.readiness.kernels_of(self.scheme)["collect"](frame.address)
         operations = Operations(starts, rows[:used], writes[:used])
-        return operations, number_rows(operations, run.program.scratch_numbers(int(bases[-1])))
+        most = int(bases[-1]) + len(tables)  # a whole table counts as a row behind all others
+        return operations, number_rows(operations, run.program.scratch_numbers(most))
 
     def graph(self) -> tuple[Operations, Graph, int]:
         """The batch's operations and their graph, built once."""
