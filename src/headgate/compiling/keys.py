@@ -7,6 +7,7 @@ the key: the same kinds fit, and what is out of range is an OverflowError.
 
 from __future__ import annotations
 
+import dis
 import inspect
 import keyword
 from collections.abc import Callable, Sequence
@@ -80,6 +81,29 @@ def columns_read(access: Access, table_columns: Sequence[str]) -> frozenset[str]
                 found.update(code.code.co_names)
                 found.update(text for text in code.code.co_consts if isinstance(text, str))
     return frozenset(found & set(table_columns))
+
+
+_LOADS = frozenset(
+    (
+        "RESUME",
+        "LOAD_FAST",
+        "LOAD_CONST",
+        "LOAD_ATTR",
+        "BUILD_TUPLE",
+        "RETURN_VALUE",
+        "RETURN_CONST",
+    )
+)
+
+
+def never_raises(access: Access) -> bool:
+    """Whether a key is made of columns alone, each of which fits the key as it is."""
+    loads = all(
+        step.opname in _LOADS
+        for one in access.functions
+        for step in dis.get_instructions(one.function)
+    )
+    return loads and all(key.type.kind in ("bigint", "string") for key in access.table.key_columns)
 
 
 def key_parts(value: Any, count: int, label: str) -> list[Any]:

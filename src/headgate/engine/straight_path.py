@@ -263,7 +263,7 @@ class StraightPath:
                 if not access.is_single:
                     key = _key(signature.event[access.columns[0]])
                     found.spans[place] = np.asarray(stored[key].offsets)
-                elif access.create:
+                elif access.create and not access.is_dynamic:
                     rows = self._program.tables[access.table.name]
                     named = [_key(signature.event[name]) for name in access.columns]
                     keys = rows.key_words([_values(stored[key]) for key in named])

@@ -160,7 +160,10 @@ class Program:
         """Find the slots of every access now, those too that the kernel would look up itself."""
         events = len(work.skip)
         work.spans = [spans_of(access, work.columns, events) for access in work.signature.accesses]
-        work.slots = [self._find(work, place) for place in range(len(work.spans))]
+        work.slots = [
+            np.full(events, -1) if access.is_dynamic else self._find(work, place)
+            for place, access in enumerate(work.signature.accesses)
+        ]
         work.after = [None] * len(work.spans)
 
     def _scratch_slots(self, work: Work, place: int) -> Slots:
@@ -219,7 +222,7 @@ class Program:
         """By slot: the last section in which an event may have written what look-ups read."""
         found = self._stamps.get(table)
         if found is None or len(found) < slots:
-            found = self._stamps[table] = np.zeros(2 * slots, np.int64)
+            found = self._stamps[table] = np.zeros(slots, np.int64)
         return found
 
     def next_section(self) -> int:

@@ -172,7 +172,7 @@ class Run:
             if self.program.is_dynamic:
                 arrays[f"spare_{number}"] = rows.spare
                 arrays[f"used_{number}"] = rows.spare_used
-                arrays[f"stamps_{number}"] = self.program.scratch_stamps(name, rows.count)
+                arrays[f"stamps_{number}"] = self.program.scratch_stamps(name, len(rows.words))
         if self.program.kernel is not None and self.program.kernel.constraints:
             arrays.update(kept_arrays(self.program.kernel.constraints, self.program.tables))
         return arrays

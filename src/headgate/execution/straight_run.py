@@ -7,6 +7,7 @@ gives.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,7 +51,6 @@ def is_straight(program: Program) -> bool:
         program.compiled_count == len(program.signatures) > 0
         and not program.constraints
         and not program.updates
-        and not program.is_dynamic
         and all(one.is_single or (is_found_late(one) and len(one.columns) == 1) for one in accesses)
     )
 
@@ -81,6 +81,8 @@ class StraightRun:
                 self._keep(f"slots_{place}", np.zeros(BLOCK_EVENTS, np.int64))
         for number, rows in enumerate(self._tables):
             self._keep(f"defaults_{number}", rows.defaults)
+        made = [one.table.name for one in self._accesses if one.is_dynamic and one.create]
+        self._made = Counter(made)  # by table: how many rows an event may make by computed keys
         self._known: list[tuple[np.ndarray, np.ndarray] | None] = [None] * len(self._tables)
         self._slots: dict[int, np.ndarray] = {}  # by access, where several threads look them up
         self.reason = np.empty(0, np.int64)  # zeros, but for events that did not commit
@@ -209,7 +211,7 @@ class StraightRun:
             slots = self._kept[f"changed_{number}"][:count]
             if count:
                 found[rows.table.name] = slots.copy()
-            if rows.taken or self._counts[2 * number + 1]:
+            if rows.taken or len(rows.spare) or self._counts[2 * number + 1]:
                 rows.release(slots)
         return found
 
@@ -240,6 +242,10 @@ class StraightRun:
             rows = self._program.tables[self._accesses[place].table.name]
             self._keep(f"slots_{place}", rows.find_or_take(keys, skip))
         for number, rows in enumerate(self._tables):
+            if rows.table.name in self._program.made:
+                rows.set_aside(given.count * self._made[rows.table.name])
+                self._keep(f"spare_{number}", rows.spare)
+                self._keep(f"used_{number}", rows.spare_used)
             known = self._known[number]
             if known is None or known[0] is not rows.words or known[1] is not rows.entries:
                 self._known[number] = rows.words, rows.entries
@@ -258,6 +264,7 @@ class StraightRun:
             self._aborted = np.empty(count, np.int64)
             frame[REASON], frame[ABORTED] = address(self.reason), address(self._aborted)
         touched, undo = dict.fromkeys((rows.table.name for rows in self._tables), 1), 1
+        undo += max(signature.key_room for signature in self._program.signatures)
         for place, access in enumerate(self._accesses):
             total = most = count
             if place in given.spans:

@@ -126,6 +126,16 @@ def compute(e: int, k: int, frame: int) -> int:
     unbound()
 
 
+def guess(e: int, k: int, frame: int) -> int:
+    """Ask for the index entries of rows whose keys depend on others, as these are now."""
+    unbound()
+
+
+def ask(e: int, k: int, frame: int) -> int:
+    """Ask for those rows themselves."""
+    unbound()
+
+
 def foresee(e: int, k: int, frame: int) -> int:
     """Find them on the rows as they are now, at `e`; 1 where events of section `k` before this one
     may write what decides on that."""

@@ -194,7 +194,7 @@ def _scope(generator: Generator) -> dict[str, Any]:
     scope |= {step.py_func.__name__: step for step in STEPS}
     scope |= {**constraints.SHARED, "note_row": in_place.note_row}
     if not generator.dynamic.is_needed:
-        scope["compute"] = no_keys
+        scope |= dict.fromkeys(("compute", "guess", "ask"), no_keys)
     scope["deal_row"] = shares.deal_row
     scope["texts_at"] = texts_at
     for number, signature in enumerate(generator.signatures):

@@ -11,11 +11,12 @@ the event's rows are copied behind it, so that nothing is undone when a key func
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from headgate.compiling.keys import columns_read, source_names
+from headgate.compiling.keys import columns_read, never_raises, source_names
+from headgate.kernels.generating_look_ups import ask_for, hash_of
 from headgate.state.table import Access, Table
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ class DynamicText:
         generator = self.generator
         parts = [self._take(table) for table in generator.tables if table in self.made]
         parts += [*generator.each(self._compute), generator.dispatch("compute", "e, k, frame")]
+        parts += [*generator.each(self._guess), generator.dispatch("guess", "e, k, frame")]
+        parts += [*generator.each(self._ask), generator.dispatch("ask", "e, k, frame")]
         parts += [*generator.each(self._foresee), generator.dispatch("foresee", "e, k, frame")]
         parts += [*generator.each(self._stamp), generator.dispatch("stamp", "e, k, frame")]
         return parts
@@ -54,9 +57,6 @@ class DynamicText:
         """A slot for a key that has none, dead so far, as `state.index.find_or_take` does it."""
         number, width = self.generator.number(table), self.generator.table_width(table)
         keys = [f"k{part}" for part in range(len(table.key))]
-        value = "0"
-        for key in keys:
-            value = f"mix({value}, {key})"
         put = [f"put(words_{number}, slot * {width} + {1 + n}, {k})" for n, k in enumerate(keys)]
         lines = [
             f"used = get(used_{number}, 0)",
@@ -64,7 +64,7 @@ class DynamicText:
             f"put(used_{number}, 0, used + 1)",
             f"put(words_{number}, slot * {width}, 0)",
             *put,
-            f"value = {value}",
+            f"value = {hash_of(keys)}",
             f"place = value & mask_{number}",
             f"while get(entries_{number}, place) != 0:",
             f"    place = (place + 1) & mask_{number}",
@@ -106,14 +106,8 @@ class DynamicText:
 
     def _key(self, number: int, place: int, access: Access, *, is_foreseen: bool) -> list[str]:
         """Compute a key, and look for its row; where it may be made, give it a slot."""
-        lines, given = [], [f"target_{place}(undo, 0)"]
-        known = dict(zip(self.generator.signatures[number].row_names,
-                         self.generator.accesses(number), strict=True))  # fmt: skip
-        for name in source_names(access):
-            if name not in known:
-                given.append(f"event_{number}(columns_{number}, e)")
-                continue
-            source, role = known[name]
+        lines = []
+        for source, role in self._sources(number, access):
             table, width = self.generator.number(role.table), self.generator.width(role)
             if is_foreseen:
                 read = columns_read(access, role.table.schema.names)
@@ -122,20 +116,76 @@ class DynamicText:
                 shown = f"defaults_{table}, {len(role.table.key)}, {width}"
                 show = f"show(words_{table}, s_{source}, {shown})"
                 lines += self.generator.rows(source, role, [show])
-            words, slots = f"words_{table}", f"slots_{source}"
-            given.append(self.generator.value(source, role, words, slots, f"s_{source}", "read_"))
-        table = self.generator.number(access.table)
-        for part, one in enumerate(access.keys):
-            if isinstance(one, str):
-                lines += [f"put(undo, {1 + part}, key_{place}_{part}(columns_{number}, e))"]
-        keys = ", ".join(f"get(undo, {1 + part})" for part in range(len(access.table.key)))
+        table, keys = self.generator.number(access.table), ", ".join(_words(access))
         lines += [
-            f"compute_key_{place}({', '.join(given)})",
+            *self._computed(number, place, access),
             f"s_{place} = find_{table}(entries_{table}, mask_{table}, words_{table}, {keys})",
         ]
         if access.create:
             lines += [f"if s_{place} < 0:", f"    s_{place} = take_{table}({keys}, frame)"]
         return lines
+
+    def _sources(self, number: int, access: Access) -> list[tuple[int, Access]]:
+        """The accesses whose rows a key is computed from."""
+        names = self.generator.signatures[number].row_names
+        known = dict(zip(names, self.generator.accesses(number), strict=True))
+        return [known[name] for name in source_names(access) if name in known]
+
+    def _computed(self, number: int, place: int, access: Access) -> list[str]:
+        """The key in the first words of `undo`, the slots of its sources at hand."""
+        sources, given = iter(self._sources(number, access)), [f"target_{place}(undo, 0)"]
+        rows = self.generator.signatures[number].row_names
+        for name in source_names(access):
+            if name not in rows:
+                given.append(f"event_{number}(columns_{number}, e)")
+                continue
+            source, role = next(sources)
+            words, slots = f"words_{self.generator.number(role.table)}", f"slots_{source}"
+            given.append(self.generator.value(source, role, words, slots, f"s_{source}", "read_"))
+        lines = [
+            f"put(undo, {1 + part}, key_{place}_{part}(columns_{number}, e))"
+            for part, one in enumerate(access.keys)
+            if isinstance(one, str)
+        ]
+        return [*lines, f"compute_key_{place}({', '.join(given)})"]
+
+    # --- ahead of its turn --------------------------------------------------------------------
+    # A key as it is some events before its turn is mostly the one that counts: what it leads to is
+    # asked for, so that it is there by then. Nothing else depends on it.
+
+    def _guess(self, number: int) -> str:
+        """Ask for the entries of the index that the keys seem to lead to."""
+
+        def body(access: Access, table: int, value: str) -> list[str]:
+            return [f"prefetch(entries_{table} + 8 * ({value} & mask_{table}))"]
+
+        return self._ahead("guess", number, body)
+
+    def _ask(self, number: int) -> str:
+        """Ask for the rows that they seem to lead to."""
+
+        def body(access: Access, table: int, value: str) -> list[str]:
+            width = self.generator.width(access)
+            row = f"words_{table} + {8 * width} * tagged(entries_{table}, mask_{table}, {value})"
+            return [f"row = {row}", *ask_for("row", width, is_written=not access.read_only)]
+
+        return self._ahead("ask", number, body)
+
+    def _ahead(self, name: str, number: int, write: Callable[[Access, int, str], list[str]]) -> str:
+        """The lines for every key that can be computed out of its turn: from rows that are found
+        by the event alone, by a function that never raises."""
+        lines = []
+        for place, access in self.generator.accesses(number):
+            sources = self._sources(number, access)
+            is_known = all(one.is_single and not one.is_dynamic for _, one in sources)
+            if not access.is_dynamic or not is_known or not never_raises(access):
+                continue
+            lines += [line for one in sources for line in self.generator.span(*one, "k")]
+            test = " and ".join(f"s_{source} >= 0" for source, _ in sources) or "True"
+            body = write(access, self.generator.number(access.table), hash_of(_words(access)))
+            inside = [*self._computed(number, place, access), *body]
+            lines += [f"if {test}:", *("    " + line for line in inside)]
+        return self.generator.function(f"{name}_{number}", [*lines, "return 0"], "e, k, frame")
 
     # --- certainty ----------------------------------------------------------------------------
 
@@ -224,6 +274,11 @@ class DynamicText:
             lines += [f"k = note_row({whole}, 0, first, k, frame)"]
         lines.append("return k")
         return self.generator.function(f"list_rows_{number}", lines, "e, first, frame")
+
+
+def _words(access: Access) -> list[str]:
+    """The words of a key that was computed."""
+    return [f"get(undo, {1 + part})" for part in range(len(access.table.key))]
 
 
 _VIRTUAL = """given_step = step

@@ -39,7 +39,7 @@ class LookUpText:
         same = " and ".join(
             f"get(words, slot * {width} + {1 + part}) == {key}" for part, key in enumerate(keys)
         )
-        return _FIND.format(number=number, keys=", ".join(keys), value=_hash(keys), same=same)
+        return _FIND.format(number=number, keys=", ".join(keys), value=hash_of(keys), same=same)
 
     def _may_be_made(self, table: Table) -> bool:
         """Whether an event may have made a row since it was looked for some events ahead."""
@@ -52,7 +52,7 @@ class LookUpText:
             if not is_found_late(access) or access.is_dynamic:
                 return []
             table = str(self.generator.number(access.table))
-            value = _hash(self.generator.keys(number, place, access))
+            value = hash_of(self.generator.keys(number, place, access))
             return [line.replace("{t}", table) for line in write(place, access, value)]
 
         return self.generator.every(number, body, "k")
@@ -80,7 +80,7 @@ class LookUpText:
                 return []  # it is found when the event's turn has come
             row = f"words_{self.generator.number(access.table)}"
             row += f" + {8 * self.generator.width(access)} * s_{place}"
-            return _ask(row, self.generator.width(access), is_written=not access.read_only)
+            return ask_for(row, self.generator.width(access), is_written=not access.read_only)
 
         lines = [*self.generator.every(number, body, "k"), "return 0"]
         return self.generator.function(f"touch_{number}", lines, "e, k, frame")
@@ -109,7 +109,7 @@ class LookUpText:
         return self.generator.function(f"confirm_{number}", lines, "e, k, frame")
 
 
-def _ask(row: str, width: int, *, is_written: bool) -> list[str]:
+def ask_for(row: str, width: int, *, is_written: bool) -> list[str]:
     """Ask for a row by its first and its last word: one of 24 bytes lies in two lines of the cache
     every fourth time, and to wait for the second costs more than all else once tables are large.
 
@@ -119,7 +119,7 @@ def _ask(row: str, width: int, *, is_written: bool) -> list[str]:
     return [f"{ask}({row} + {8 * word})" for word in sorted({0, width - 1})]
 
 
-def _hash(keys: Sequence[str]) -> str:
+def hash_of(keys: Sequence[str]) -> str:
     """The hash of a key, as `state.index.mix` makes it of its words."""
     value = "0"
     for key in keys:

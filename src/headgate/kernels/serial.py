@@ -14,9 +14,11 @@ from __future__ import annotations
 from typing import Any
 
 from headgate.kernels.binding import (
+    ask,
     compute,
     confirm,
     foresee,
+    guess,
     kernel,
     match,
     part,
@@ -35,6 +37,7 @@ from headgate.state.layout import HEADER_ALIVE, HEADER_EPOCH_SHIFT
 
 BLOCK_EVENTS = 64  # their rows, slots and index entries fit the first-level cache
 AHEAD_EVENTS = 16  # twice as many have a place among those of a block
+GUESS_EVENTS, ASK_EVENTS = 8, 4  # before its turn a key that depends on rows is guessed
 PLACES_MASK = BLOCK_EVENTS - 1  # a slot has the place of its event, counted round the block
 
 
@@ -58,6 +61,12 @@ def run(begin: int, end: int, epoch: int, frame: int) -> int:
         ahead = i + AHEAD_EVENTS
         if ahead < end:
             find(ahead, (ahead - begin) & PLACES_MASK, frame)
+        if i + GUESS_EVENTS < end:
+            e, k = event_row(order, i + GUESS_EVENTS), i + GUESS_EVENTS - begin
+            guess(e, k & PLACES_MASK, frame)
+        if i + ASK_EVENTS < end:
+            e, k = event_row(order, i + ASK_EVENTS), i + ASK_EVENTS - begin
+            ask(e, k & PLACES_MASK, frame)
         run_one(i, (i - begin) & PLACES_MASK, epoch, frame)
     return 0
 
@@ -117,6 +126,10 @@ def run_found(begin: int, end: int, place: int, epoch: int, frame: int) -> int:
         ahead = i + AHEAD_EVENTS
         if ahead < end:
             touch(event_row(order, ahead), place + ahead - begin, frame)
+        if i + GUESS_EVENTS < end:
+            guess(event_row(order, i + GUESS_EVENTS), place + i + GUESS_EVENTS - begin, frame)
+        if i + ASK_EVENTS < end:
+            ask(event_row(order, i + ASK_EVENTS), place + i + ASK_EVENTS - begin, frame)
         run_one(i, place + i - begin, epoch, frame)
     return 0
 

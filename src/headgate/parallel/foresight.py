@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from headgate.execution.run import Run
 
 AHEAD_EVENTS = 1024  # looked up at once: what is not certain is looked up again
-STRETCH_MIN = 32  # fewer events are run by one thread
+STRETCH_MIN = 128  # fewer events are run by one thread
 ALONE_MAX = 1 << 14  # at most so many of them before the next attempt
 
 

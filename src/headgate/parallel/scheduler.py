@@ -117,7 +117,9 @@ class Scheduler:
     def plain_scheme(self, scheme: Scheme, count: int, operations: int) -> Scheme | None:
         """How a plain batch runs, as far as that is known without a look at it: one after another,
         or by threads that plan it themselves. None: by a graph, which is built elsewhere."""
-        if self.is_timed:
+        # Keys that depend on rows are looked up before threads begin, which is done elsewhere.
+        is_dynamic = self.program.is_dynamic
+        if self.is_timed or (is_dynamic and scheme.kind.plans_itself):
             return None
         if scheme.is_serial or scheme.kind.plans_itself:
             return self._ready_or_serial(scheme)
@@ -134,7 +136,7 @@ class Scheduler:
                 count, operations, cost_ns, self.abort_ratio, threads, self.attempts.pace_ns
             )
             self._known, self._early = known, before_a_graph(load, self.costs)
-        if self._early is None:
+        if self._early is None or (is_dynamic and self._early.scheme != SERIAL.name):
             return None
         self.decisions.append(self._early)
         return self._ready_or_serial(make_scheme(self._early.scheme, threads))
@@ -206,7 +208,7 @@ class Scheduler:
         """The same where keys depend on rows: by sections in which they are certain."""
         run_section = self._run_shared if scheme.kind.plans_itself else self._run_section
         most = len(run.order) if scheme.kind.plans_itself else max(map(len, cut(run)))
-        foresight = Foresight(run, most, self._stretch_min(scheme))
+        foresight = Foresight(run, most, self._stretch_min())
         sections = iter(foresight)
         first = next(sections)
         if len(first) == len(run.order):
@@ -222,11 +224,9 @@ class Scheduler:
         self.decisions.append(Decision(str(scheme), why))
         return True
 
-    def _stretch_min(self, scheme: Scheme) -> int:
-        """Fewer events than this are not worth their threads."""
-        if not scheme.is_chosen or self.cost_ns is None:
-            return 0
-        return int(self.costs.start_ns / max(1.0, self.cost_ns))
+    def _stretch_min(self) -> int:
+        """Fewer events than this are not worth their threads, as far as is known."""
+        return int(self.costs.start_ns / self.cost_ns) if self.cost_ns else 0
 
     def _run_shared(self, run: Run, scheme: Scheme) -> bool:
         """Let all threads plan and run the batch at once; False when it was put back."""

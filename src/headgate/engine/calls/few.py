@@ -77,8 +77,8 @@ class FewCalls:
         self._signature = transaction.signature
         self._scheduler, self._scheme = executor.scheduler, terms.scheme
         self._program = program = executor.program
-        # These have more to look up, and to keep.
-        self._needs_more = bool(program.constraints) or program.is_dynamic
+        # These have more to look up and to keep, or slots to set aside.
+        self._needs_more = bool(program.constraints or program.made)
         self._is_busy = False
         kinds = [(column.name, column.type.kind) for column in transaction.event]
         self._arrays = {name: np.zeros(TOGETHER_MAX, STORED[kind]) for name, kind in kinds}
@@ -145,7 +145,7 @@ class FewCalls:
             for place, access in enumerate(self._signature.accesses):
                 if access.create != creating:
                     continue
-                if self._signature.compiled and is_found_late(access):
+                if is_found_late(access) and (self._signature.compiled or access.is_dynamic):
                     continue
                 rows = tables[access.table.name]
                 keys = rows.key_words([self._arrays[name][:count] for name in access.columns])
