@@ -4,8 +4,8 @@ As MorphStream's figure 15: the share of transactions with a computed key goes f
 same events run with keys that are certain (no event changes what they depend on), with keys that
 events of the batch keep changing, and by a program that has the keys in its events. Beside what the
 model chooses stand one plan of threads and the paper's virtual operations. All of them take turns
-in one process. Of the rounds of each the lower quartile counts: other work on the machine takes a core
-away for milliseconds, in more than every second batch at times.
+in one process. Of the rounds of each the lower quartile counts: other work on the machine takes a
+core away for milliseconds, in more than every second batch at times.
 """
 
 from __future__ import annotations

@@ -98,6 +98,19 @@ def test_a_key_beyond_its_type_is_the_outcome_of_its_event() -> None:
         assert engine.call(note, order=2).reason == "missing key: orders"
 
 
+def test_a_key_may_be_a_text_that_is_put_together() -> None:
+    @hg.transaction(event="order bigint")
+    def note(event, order=orders.at("order"), found=stock.at(lambda order: order.sku + "-b")):
+        found.left += 1
+
+    with hg.open(None, tables=[orders, stock], transactions=[note]) as engine:
+        engine.load(orders, [{"id": 1, "sku": "a", "n": 1, "price": 0.0}])
+        assert engine.call(note, order=1).reason == "missing key: stock"
+        engine.load(stock, [{"sku": "a-b", "left": 3}])
+        assert engine.call(note, order=1).committed
+        assert engine.get(stock, "a-b")["left"] == 4
+
+
 def sku_a() -> str:
     return "a"
 

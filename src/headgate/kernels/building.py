@@ -45,8 +45,8 @@ from headgate.kernels import (
     versions,
 )
 from headgate.kernels.binding import bind, codes
-from headgate.kernels.frame import FrameLayout
-from headgate.kernels.generating import REACH, Generator
+from headgate.kernels.frame import REACH, FrameLayout
+from headgate.kernels.generating import Generator
 from headgate.kernels.generating_units import UnitGenerator
 from headgate.kernels.pointers import (
     event_at,

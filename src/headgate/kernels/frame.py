@@ -147,6 +147,7 @@ OF_CONSTRAINT = (
     "children",  # by parent: how many rows refer to it
 )
 
+REACH = "texts_at(texts)"  # what a function gets that looks at the characters of texts
 OF_POOL = ("texts",)  # the way to characters, where a transaction looks at them, see characters.py
 OF_DYNAMIC = (  # of each table, where the keys of some rows depend on other rows
     "spare",  # slots that rows may be made in as the batch runs

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from headgate.compiling.signature import OutputColumns, Signature
 from headgate.kernels.constraints import ConstraintText
-from headgate.kernels.frame import FrameLayout
+from headgate.kernels.frame import REACH, FrameLayout
 from headgate.kernels.generating_keys import DynamicText
 from headgate.kernels.generating_look_ups import LookUpText, is_found_late
 from headgate.state.integrity import constraints_on
@@ -27,7 +27,6 @@ from headgate.state.table import Access, Reference, Table
 # A step compares and puts back so many words by their names; more of them would take long to
 # compile, and a loop over the copy in `undo` does the same.
 WRITTEN_OUT_MAX = 8
-REACH = "texts_at(texts)"  # what a function gets that looks at the characters of texts
 
 
 def written(signature: Signature) -> tuple[Table, ...]:
@@ -69,13 +68,8 @@ class Generator:
         self.tables = tuple(dict.fromkeys(found))
         accesses = sum(len(signature.accesses) for signature in signatures)
         self.dynamic = DynamicText(self)
-        self.layout = FrameLayout(
-            len(signatures),
-            accesses,
-            len(self.tables),
-            len(self.judge.constraints),
-            has_dynamic=self.dynamic.is_needed,
-        )
+        sizes = len(signatures), accesses, len(self.tables), len(self.judge.constraints)
+        self.layout = FrameLayout(*sizes, has_dynamic=self.dynamic.is_needed)
         self.reasons: list[str] = [""]  # an abort with an empty text is code -1
         for table in self.tables:
             self.reasons.append(f"missing key: {table.name}")

@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from headgate.compiling.keys import columns_read, never_raises, source_names
+from headgate.kernels.frame import REACH
 from headgate.kernels.generating_look_ups import ask_for, hash_of
 from headgate.state.table import Access, Table
 
@@ -134,6 +135,7 @@ class DynamicText:
     def _computed(self, number: int, place: int, access: Access) -> list[str]:
         """The key in the first words of `undo`, the slots of its sources at hand."""
         sources, given = iter(self._sources(number, access)), [f"target_{place}(undo, 0)"]
+        given = [REACH, *given] if self.generator.signatures[number].is_reaching else given
         rows = self.generator.signatures[number].row_names
         for name in source_names(access):
             if name not in rows:

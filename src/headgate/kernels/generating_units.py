@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from headgate.compiling.signature import OutputColumns
 from headgate.compiling.slicing import Slice, Slicing, whole_slice
-from headgate.kernels.generating import REACH, Generator
+from headgate.kernels.frame import REACH
+from headgate.kernels.generating import Generator
 from headgate.kernels.versions import RANK_ABORT, RANK_CHECK, RANK_FOLLOW
 from headgate.state.layout import HEADER_ALIVE
 from headgate.state.table import Access
