@@ -25,6 +25,7 @@ from headgate.compiling.numba_types import (
     fixed_load,
 )
 from headgate.state.compiled import linked
+from headgate.state.words import word_at
 
 I64 = llvm.IntType(64)
 
@@ -121,17 +122,6 @@ def key_at(place: int, stored: str) -> Any:
 
 
 @intrinsic
-def _get_word(typing_context: Any, address: Any, place: Any) -> Any:
-    """The int64 number `place` from an address on."""
-
-    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        offset = builder.mul(args[1], I64(8))
-        return builder.load(builder.inttoptr(builder.add(args[0], offset), I64.as_pointer()))
-
-    return types.int64(types.int64, types.int64), generate
-
-
-@intrinsic
 def _fixed_word(typing_context: Any, address: Any, place: Any) -> Any:
     """The same of a word that does not change while the kernel runs: it is loaded once."""
 
@@ -161,7 +151,7 @@ is_inside = bounds.is_inside
 
 @linked
 def _checked_get(address: int, place: int) -> Any:
-    return _get_word(address, place) if is_inside(address + 8 * place) else 0
+    return word_at(address, place) if is_inside(address + 8 * place) else 0
 
 
 @linked
@@ -171,5 +161,5 @@ def _checked_set(address: int, place: int, value: int) -> None:
 
 
 fixed_word = _checked_get if bounds.IS_ON else _fixed_word
-get_word = _checked_get if bounds.IS_ON else _get_word
+get_word = _checked_get if bounds.IS_ON else word_at
 set_word = _checked_set if bounds.IS_ON else _set_word

@@ -19,7 +19,16 @@ import numpy as np
 from numba.core import types
 
 from headgate.state.compiled import linked, numba
-from headgate.state.words import byte_at, bytes_at, give_way, load, set_byte, store, swap_if
+from headgate.state.words import (
+    byte_at,
+    bytes_at,
+    give_way,
+    load,
+    set_byte,
+    store,
+    swap_if,
+    word_at,
+)
 
 CODE_MAX = 0x7FFFFFFFFFFFFFFF
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
@@ -77,12 +86,14 @@ def hash_at(address: int, size: int) -> Any:
 @linked
 def entry_of(cells: int, mask: int, codes: int, code: int) -> Any:
     """The entry that has this code, or -1 - (the free cell where it would go)."""
+    # An entry is complete when its cell is set, and is reached by way of it alone: no need to wait
+    # for what others may be writing.
     place = code & mask
     while True:
-        entry = load(cells, place)
+        entry = word_at(cells, place)
         if entry < 0:
             return -1 - place
-        if load(codes, entry) == code:
+        if word_at(codes, entry) == code:
             return entry
         place = (place + 1) & mask
 
@@ -105,12 +116,12 @@ def code_after(code: int) -> Any:
 def _known(texts: int, code: int) -> tuple[int, int]:
     """The address and size of a text in the pool's own arrays; a size of -1 for none."""
     view = load(texts, VIEW)
-    entry = entry_of(load(view, CELLS), load(view, CELLS_MASK), load(view, CODES), code)
+    entry = entry_of(word_at(view, CELLS), word_at(view, CELLS_MASK), word_at(view, CODES), code)
     if entry < 0:
         return 0, -1
-    starts = load(view, STARTS)
-    start = load(starts, entry)
-    return load(view, ARENA) + start, load(starts, entry + 1) - start
+    starts = word_at(view, STARTS)
+    start = word_at(starts, entry)
+    return word_at(view, ARENA) + start, word_at(starts, entry + 1) - start
 
 
 @linked
@@ -217,7 +228,7 @@ def _note_twin(texts: int, code: int) -> None:
     if made != 0:
         store(made, IS_STICKY, 1)
     view = load(texts, VIEW)
-    entry = entry_of(load(view, CELLS), load(view, CELLS_MASK), load(view, CODES), code)
+    entry = entry_of(word_at(view, CELLS), word_at(view, CELLS_MASK), word_at(view, CODES), code)
     if entry >= 0:
         set_byte(load(view, STICKY) + entry, 1)
 

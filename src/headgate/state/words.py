@@ -23,8 +23,18 @@ def _pointer(builder: Any, address: Any, place: Any) -> Any:
 
 
 @intrinsic
+def word_at(typing_context: Any, address: Any, place: Any) -> Any:
+    """The word number `place` from an address on, which no other thread writes meanwhile."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.load(_pointer(builder, args[0], args[1]))
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@intrinsic
 def load(typing_context: Any, address: Any, place: Any) -> Any:
-    """The word number `place` from an address on."""
+    """The same of a word that another thread may write."""
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         return builder.load_atomic(_pointer(builder, args[0], args[1]), "acquire", 8)
