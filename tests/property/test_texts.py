@@ -143,7 +143,7 @@ def gathered(
     row.label = every(row.label, total) if other_module.startswith(len(total)) else total
 
 
-def test_texts_go_through_loops_helpers_keywords_and_columns_named_as_methods() -> None:
+def test_texts_go_through_loops_other_functions_keywords_and_columns_named_as_methods() -> None:
     form = hg.transaction(event="startswith bigint, parts array<string>, numbers array<int>")(
         gathered
     )
