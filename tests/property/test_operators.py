@@ -137,6 +137,9 @@ def _of_texts() -> Iterator[tuple[str, str]]:
 _STORED = [
     ("g", "e.x"), ("g", "e.f * 2"), ("g", "e.f + e.f"), ("g", "e.a"), ("g", "e.f / 3"),
     ("k", "e.s if e.p else e.t"), ("k", "e.s or e.t"), ("k", "e.s and 'z'"),
+    ("k", "str(e.a)"), ("k", "str(e.s)"), ("k", "str(e.p)"), ("k", "f'{e.a}/{e.s}/{e.p}'"),
+    ("k", "f'{e.t}'"), ("k", "f'{e.small}{e.day}{e.a + e.b}'"),
+    ("k", "str(e.a > 1) + str(len(e.s))"),
     ("k", "e.s + e.t"), ("k", "'<' + e.s + '>'"), ("k", "min(e.s, e.t)"), ("k", "max(e.s, e.t)"),
     ("k", "max('b', e.s, e.t, e.s + e.t)"), ("k", "e.s + '' + e.t"), ("k", "grown(e.s, e.small)"),
     ("w", "e.a"), ("w", "e.small + e.small"), ("w", "int(e.x)"), ("w", "-e.small"),

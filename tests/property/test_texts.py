@@ -39,7 +39,7 @@ def shorter(one, other):
 def written(event, row=notes.at("name", create=True), other=notes.at("other", create=True),
             out=hg.output("both string, is_first boolean, n bigint")):  # fmt: skip
     if event.text in row.note and len(event.text) > 2:
-        return hg.abort("known: " + event.text + "/" + row.last)
+        return hg.abort(f"known: {event.text}/{row.last}, {row.n} times")
     row.note += "," + event.text
     row.last = max(row.last, other.note, shorter(event.text, "m"))
     if other.note.startswith(row.note) or other.note.endswith((event.text, "n")):

@@ -189,6 +189,8 @@ class _Rewriter:
 
     def _named(self, block: Any, statement: Any, value: Any) -> list[Any]:
         """A constant, global or closure value: as it is, in its compiled form, or refused."""
+        if self.has_texts and value is str:
+            return []  # it is called by another name, see `_reaching`
         if isinstance(value, str):
             return self._text(block, statement, value)
         if (number := as_number(value)) is not value:

@@ -114,10 +114,7 @@ def _is_reason(line: str) -> bool:
 # --- what the code alone shows --------------------------------------------------------------------
 
 _ASYNC = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-_F_STRING = (
-    "an f-string makes a text, which has no compiled form; write a constant text, and hand values "
-    "on through hg.output(...)"
-)
+_F_STRING = "a format or a conversion in an f-string has no compiled form; write {value} alone"
 _STEPS = {
     "UNPACK_EX": "a name with a star takes what is left over; take the values one by one",
     "IMPORT_NAME": "an import inside the function; write it at the top of the module",
@@ -157,7 +154,8 @@ def _first(code: types.CodeType) -> tuple[Line, str] | None:
         return Line(code.co_filename, code.co_firstlineno), what
     body = Code(code)
     for number, step in enumerate(body.steps):
-        if step.opname in _STEPS and not _is_literal(body, number):
+        is_plain = _is_literal(body, number) or (step.opname == "FORMAT_VALUE" and step.arg == 0)
+        if step.opname in _STEPS and not is_plain:
             return body.place(number), f"{_STEPS[step.opname]}"
         if step.opname == "LOAD_CONST" and isinstance(step.argval, types.CodeType):
             found = _first(step.argval)

@@ -24,14 +24,17 @@ from headgate.compiling.refusals import Refusal
 from headgate.state.characters import (
     compare_texts,
     contains,
+    digits_of,
     ends_with,
     join,
     length_of,
     starts_with,
 )
 from headgate.state.compiled import overload
+from headgate.state.strings import text_code
 
 TEXTS = "headgate_texts"  # the name of the argument
+_TRUE, _FALSE = text_code("True"), text_code("False")
 
 
 class TextsType(types.Type):
@@ -150,6 +153,21 @@ def _extreme(builtin: Any, is_better: Any) -> Any:
     return choose_of
 
 
+def shown(texts: Any, value: Any) -> Any:
+    return str(value)
+
+
+@overload(shown)
+def _choose_shown(texts: Any, value: Any) -> Any:
+    if _is_text(value):
+        return lambda texts, value: value
+    if isinstance(value, types.Boolean):
+        return lambda texts, value: text_of(_TRUE) if value else text_of(_FALSE)
+    if isinstance(value, types.Integer):
+        return lambda texts, value: text_of(digits_of(_window(texts), value))
+    raise Refusal(f"the text of a {value}; str and f-strings take texts, ints and booleans")
+
+
 def _part(name: str, is_there: Any) -> Any:
     """startswith or endswith: of a text, or of one of a tuple of texts."""
 
@@ -198,6 +216,7 @@ TEXT_BUILTINS: dict[Any, Any] = {
     builtins.len: length,
     builtins.min: _extreme(builtins.min, _less),
     builtins.max: _extreme(builtins.max, _greater),
+    builtins.str: shown,
 }
 TEXT_METHODS = {
     "startswith": _part("startswith", starts_with),

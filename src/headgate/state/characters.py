@@ -49,6 +49,7 @@ CELLS, CELLS_MASK, CODES, STARTS, ARENA, STICKY = range(6)
 # The words of a made text, before its bytes.
 NEXT, OLDER, CODE, SIZE, IS_STICKY = range(5)
 MADE_BYTES = 8 * 5
+DIGITS_MAX = 20  # of an integer, its sign included
 _FIRST_HEADS = 1 << 16  # what is not used of them takes no memory
 
 # Symbols, not pointers, so that kernels that use them can be cached on disk.
@@ -274,6 +275,19 @@ def _insert(texts: int, made: int, size: int) -> Any:
 
 
 @linked
+def _coded(texts: int, made: int, size: int) -> Any:
+    """The code of a text whose bytes have been written."""
+    code, is_known = _code_for(texts, made + MADE_BYTES, size)
+    if is_known:
+        _free(made)
+        return code
+    lock(texts)  # and look again: another thread may have made it meanwhile
+    code = _insert(texts, made, size)
+    unlock(texts)
+    return code
+
+
+@linked
 def join(texts: int, left: int, right: int) -> Any:
     """The code of the text that is one text and then another."""
     if left == 0 or right == 0:
@@ -285,14 +299,27 @@ def join(texts: int, left: int, right: int) -> Any:
         raise MemoryError("no memory for a text")
     _copy(one, size, made + MADE_BYTES)
     _copy(other, other_size, made + MADE_BYTES + size)
-    code, is_known = _code_for(texts, made + MADE_BYTES, size + other_size)
-    if is_known:
-        _free(made)
-        return code
-    lock(texts)  # and look again: another thread may have made it meanwhile
-    code = _insert(texts, made, size + other_size)
-    unlock(texts)
-    return code
+    return _coded(texts, made, size + other_size)
+
+
+@linked
+def digits_of(texts: int, number: int) -> Any:
+    """The code of an integer's decimal digits."""
+    made = _allocate(MADE_BYTES + DIGITS_MAX)
+    if made == 0:
+        raise MemoryError("no memory for a text")
+    is_negative = number < 0
+    rest = np.uint64(0) - np.uint64(number) if is_negative else np.uint64(number)
+    size, left = np.int64(is_negative), rest
+    while left != 0 or size == is_negative:
+        left //= np.uint64(10)
+        size += 1
+    for place in range(size - 1, -1, -1):
+        digit = np.int64(rest % np.uint64(10))
+        rest //= np.uint64(10)
+        is_sign = is_negative and place == 0
+        set_byte(made + MADE_BYTES + place, 45 if is_sign else 48 + digit)
+    return _coded(texts, made, size)
 
 
 @linked

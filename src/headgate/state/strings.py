@@ -257,6 +257,7 @@ class StringPool:
     def reach(self) -> int:
         """The address by which kernels reach the texts; it stays."""
         if self._window is None:
+            self.add_literals(("True", "False"))  # the texts of booleans
             self._window = TextWindow()
             self._show()
         return self._window.address

@@ -304,13 +304,13 @@ def starred(event, row=accounts.at("id")):
     row.n = first
 
 
-@refused("an f-string makes a text, which has no compiled form; write a constant text")
+@refused("the text of a float64; str and f-strings take texts, ints and booleans")
 def formatted_reason(event, row=accounts.at("id")):
     if row.n < event.a:
-        return hg.abort(f"only {row.n} left")  # here
+        return hg.abort(f"only {event.x} left")  # here
 
 
-@refused("an f-string makes a text, which has no compiled form; write a constant text")
+@refused("a format or a conversion in an f-string has no compiled form; write {value} alone")
 def formatted_number(event, row=accounts.at("id")):
     row.name = f"{event.x:.2f}"  # here
 
