@@ -15,6 +15,7 @@ BENCHMARKS = {
     "schemes": "every scheme over the papers' applications, sweeps and phases, with a report",
     "access": "keys computed from rows beside virtual operations and keys in the event",
     "cores": "cheap transfers on virtual cores, by plans of all threads, checked on two",
+    "ranges": "ranges beside point reads, and what it costs to keep an index",
     "simulate": "every strategy on virtual cores, checked against one and two threads",
 }
 

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from headgate.query.answer import Answer
     from headgate.spark.progress import listen
     from headgate.spark.session import register
-    from headgate.state.table import Event, Output, Row, Rows, Table
+    from headgate.state.parameters import Event, Output, Row, Rows
+    from headgate.state.table import Table
     from headgate.transactions import Transaction, output, transaction
     from headgate.web.client import connect
 
@@ -103,7 +104,8 @@ _HOMES = {
     "engine.metrics": "Metrics StreamMetrics prometheus",
     "spark.progress": "listen",
     "spark.session": "register",
-    "state.table": "Event Output Row Rows Table",
+    "state.parameters": "Event Output Row Rows",
+    "state.table": "Table",
     "transactions": "Transaction output transaction",
     "web.client": "connect",
 }

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import keyword
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, cast
 
@@ -35,8 +35,9 @@ from headgate.compiling.signature import (
 )
 from headgate.errors import DeclarationError, InputError, InvariantError, not_among
 from headgate.kernels.building import check_compiles
+from headgate.state.parameters import Output
 from headgate.state.schema import Schema, refuse_twins
-from headgate.state.table import Access, Output, Table, fits_key
+from headgate.state.table import Access, Table, fits_key
 
 RESULT_COLUMNS = ("epoch", "position", "transaction", "outcome", "reason")
 RESULT_WORDS = ("committed", "keys")  # of `Result`, which no column may mean instead
@@ -184,9 +185,20 @@ def _parameters(function: Any, event: Schema, where: str) -> tuple[Parameter, ..
                 'for: table.at("column"), table.each("column") or hg.output("column type")' + made
             )
         found.append(Parameter(parameter.name, role))
+    _refuse_mixed(found, where)
     if outputs > 1:
         raise DeclarationError(f"{where}: one hg.output(...) at most")
     return tuple(found)
+
+
+def _refuse_mixed(parameters: Sequence[Parameter], where: str) -> None:
+    """Keys that depend on rows and ranges are found at different moments of a step."""
+    roles = [one.stands_for for one in parameters if isinstance(one.stands_for, Access)]
+    if any(one.is_dynamic for one in roles) and any(one.span is not None for one in roles):
+        raise DeclarationError(
+            f"{where}: a key that is computed from rows and a range (where, between) in one "
+            "transaction are not supported; have two transactions"
+        )
 
 
 def _check_output(role: OutputColumns, event: Schema, where: str) -> None:

@@ -39,7 +39,7 @@ class Parameter:
 
     name: str
     table: int
-    form: str  # at or each
+    form: str  # at, each, where or between
     mode: str  # "", read or create
 
     @property
@@ -49,6 +49,10 @@ class Parameter:
     @property
     def default(self) -> str:
         more = {"": "", "read": ', mode="read"', "create": ", create=True"}[self.mode]
+        if self.form == "where":
+            return f'table_{self.table}.where("{self.column}", index="tag"{more})'
+        if self.form == "between":
+            return f'table_{self.table}.between("{self.column}", "z"{more}, limit=4)'
         return f'table_{self.table}.{self.form}("{self.column}"{more})'
 
     @property
@@ -62,25 +66,33 @@ def make_shape(
     parameters: int | None = None,
     constrained: bool = False,
     routes: int | None = None,
+    ranges: str | None = None,
 ) -> Shape:
-    """A shape of this seed; the numbers are drawn where they are not given."""
+    """A shape of this seed; the numbers are drawn where they are not given.
+
+    Some parameters are ranges where they are asked for: that rows stay in, or come to and leave.
+    """
     draw = random.Random(seed)
     count = tables or draw.randint(1, TABLES_MAX)
-    made = _tables(draw, count, constrained)
+    made = _tables(draw, count, constrained, ranges)
     found = {}
     for number in range(routes or draw.choice((1, 1, 2, 3))):
         most = parameters or PARAMETERS_MAX
         wide = most if parameters and number == 0 else draw.randint(1, most)
-        found[f"r{number}"] = _transaction(draw, f"shape_{seed}", number, made, wide)
+        found[f"r{number}"] = _transaction(draw, f"shape_{seed}", number, made, wide, ranges)
     return Shape(made, found)
 
 
-def _tables(draw: random.Random, count: int, constrained: bool) -> tuple[hg.Table, ...]:
+def _tables(
+    draw: random.Random, count: int, constrained: bool, ranges: str | None
+) -> tuple[hg.Table, ...]:
     found: list[hg.Table] = []
     for number in range(count):
         options: dict[str, Any] = {}
         if draw.random() < 0.5:
             options["check"] = "n < 900"
+        if ranges:
+            options["index"] = ["tag"]
         if constrained and number % 3 == 1:
             options["unique"] = ["tag"]
         if constrained and number % 3 == 2:
@@ -97,7 +109,12 @@ def _tables(draw: random.Random, count: int, constrained: bool) -> tuple[hg.Tabl
 
 
 def _transaction(
-    draw: random.Random, label: str, route: int, tables: tuple[hg.Table, ...], wide: int
+    draw: random.Random,
+    label: str,
+    route: int,
+    tables: tuple[hg.Table, ...],
+    wide: int,
+    ranges: str | None,
 ) -> Any:
     parameters, name = [], f"{label}_{route}"
     for number in range(wide):
@@ -105,9 +122,13 @@ def _transaction(
         table = number % len(tables) if route == 0 else draw.randrange(len(tables))
         form = draw.choice(("at", "at", "at", "each"))
         mode = draw.choice(("", "", "", "read", "create"))
+        if ranges and number % 3 == 1:
+            form, mode = draw.choice(("where", "where", "between")), draw.choice(("", "read"))
+        if ranges == "steady" and mode == "create":
+            mode = ""
         parameters.append(Parameter(f"p{route}_{number}", table, form, mode))
     has_output = draw.random() < 0.6
-    source = _source(draw, name, parameters, has_output)
+    source = _source(draw, name, parameters, has_output, ranges != "steady")
     scope: dict[str, Any] = {"hg": hg}
     scope |= {f"table_{number}": table for number, table in enumerate(tables)}
     exec(source, scope)
@@ -115,34 +136,36 @@ def _transaction(
     return hg.transaction(event=event)(scope[name])
 
 
-def _source(draw: random.Random, name: str, parameters: list[Parameter], has_output: bool) -> str:
+def _source(
+    draw: random.Random, name: str, parameters: list[Parameter], has_output: bool, moves: bool
+) -> str:
     given = [f"{one.name}={one.default}" for one in parameters]
     given += ['out=hg.output("total bigint, share bigint")'] if has_output else []
     lines = [f"def {name}(event, {', '.join(given)}):", "    total = event.x"]
     lines += ["    if event.x % 9 == 8:", "        return hg.abort('early')"]
     for one in parameters:
-        lines += _use(draw, one)
+        lines += _use(draw, one, moves)
     lines += [f"    if total % {draw.randint(5, 11)} == 4:", "        return hg.abort('late')"]
     deleted = [one for one in parameters if one.form == "at" and one.mode != "read"]
-    if deleted:
+    if deleted and moves:
         lines += ["    if event.x % 19 == 3:", f"        hg.delete({draw.choice(deleted).name})"]
     if has_output:
         lines += ["    out.total = total", "    out.share = 12 // event.z"]
     return "\n".join(lines) + "\n"
 
 
-def _use(draw: random.Random, one: Parameter) -> list[str]:
+def _use(draw: random.Random, one: Parameter, moves: bool) -> list[str]:
     """What the function does with the rows of a parameter."""
     row, inside = one.name, "    "
     lines = []
-    if one.form == "each":
+    if one.form != "at":
         row, inside = f"row_{one.name}", "        "
         lines.append(f"    for {row} in {one.name}:")
     lines.append(f"{inside}total += {row}.n % {draw.randint(2, 40)}")
     if one.mode != "read":
         amount = draw.choice(("event.x", "total % 100", f"{row}.tag + 1"))
         lines.append(f"{inside}{row}.n += {amount}")
-        if draw.random() < 0.3:
+        if draw.random() < 0.3 and moves:
             lines.append(f"{inside}{row}.tag = total % 6")
         if draw.random() < 0.3:
             lines.append(f"{inside}{row}.x = {row}.x * 0.5 + event.x")

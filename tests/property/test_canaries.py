@@ -22,8 +22,10 @@ from headgate.engine.journal import Journal
 from headgate.engine.ordering import Arranger
 from headgate.execution import interpreter, program
 from headgate.execution.interpreter import Interpreter, RecordView
+from headgate.execution.run import Run
 from headgate.kernels import building
 from headgate.kernels.generating import Generator
+from headgate.state.ordered import OrderedIndex
 from headgate.state.rows import TableRows
 from headgate.state.strings import StringPool
 from headgate.testing import SerialOracle, difference, results_difference
@@ -223,6 +225,15 @@ def one_changed_row_is_not_logged(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Journal, "append", shortened)
 
 
+def entries_stay_behind(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(OrderedIndex, "note", lambda self, slots: None)
+    patch.setattr(Run, "_bring", lambda self, work, *, is_committed: None)
+
+
+def ranges_are_looked_up_too_early(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(program, "moving_indexes", lambda signatures: ())
+
+
 # --- which member shows which bug -----------------------------------------------------------------
 
 
@@ -261,6 +272,12 @@ CANARIES = {
     "a deleted row stays": Canary(no_delete, "switch"),
     "free slots are used twice": Canary(free_slots_twice, "take_seat"),
     "texts in use are forgotten": Canary(forget_used_texts, "take_seat"),
+    "an index keeps a stale entry": Canary(entries_stay_behind, "offer"),
+    "an index keeps a stale entry, compiled": Canary(
+        in_source("bring(tree_0", "word(0); (tree_0"), "clear_out", compiled=True
+    ),
+    "a phantom is let in": Canary(ranges_are_looked_up_too_early, "offer"),
+    "a phantom is let in, compiled": Canary(ranges_are_looked_up_too_early, "offer", compiled=True),
     "held events are lost": Canary(held_events_are_lost, durable=True, options=LATE),
     "a changed row is not logged": Canary(one_changed_row_is_not_logged, durable=True),
 }

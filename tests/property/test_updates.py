@@ -11,7 +11,7 @@ from tests.property.family import FAMILY
 from tests.property.harness import Harness
 
 # Rows named twice, arrays of rows, deleted rows, texts, floats that are not equal to themselves.
-MEMBERS = ("move", "switch", "take_seat", "share_out")
+MEMBERS = ("move", "switch", "take_seat", "share_out", "offer", "clear_out")
 
 
 @pytest.mark.parametrize("name", MEMBERS)

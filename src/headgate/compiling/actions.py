@@ -32,7 +32,7 @@ from headgate.compiling.uncompiled import constant
 from headgate.errors import InputError
 from headgate.state.compiled import overload
 from headgate.state.layout import HEADER_ALIVE
-from headgate.state.table import Row
+from headgate.state.parameters import Row
 
 
 @dataclass(frozen=True)

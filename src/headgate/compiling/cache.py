@@ -196,7 +196,9 @@ def table_form(table: Table) -> Form:
     check = None if table.check is None else table.check.text
     unique = tuple(one.columns for one in table.unique)
     references = tuple((one.columns, one.parent) for one in table.references)
-    return ("table", table.name, _schema(table.schema), table.key, check, unique, references)
+    index = tuple(one.columns for one in table.index)
+    said = ("table", table.name, _schema(table.schema), table.key, check, unique, references)
+    return (*said, index) if index else said
 
 
 def _parameter(parameter: Parameter) -> Form:

@@ -91,6 +91,17 @@ class Signature:
         return None if self.output is None else record_layout(self.output)
 
     @cached_property
+    def out_words(self) -> int:
+        """The size of its output record."""
+        return 0 if self.out_layout is None else self.out_layout.words
+
+    @cached_property
+    def written(self) -> tuple[Table, ...]:
+        """The tables that it may change, each once, in the order of its parameters."""
+        found = (access.table for access in self.accesses if not access.read_only)
+        return tuple(dict.fromkeys(found))
+
+    @cached_property
     def places(self) -> dict[str, int]:
         """Where the address of each event column stands."""
         return column_places(self.event)

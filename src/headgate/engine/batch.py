@@ -193,7 +193,7 @@ class Batches:
         with self._lock, self._guard.running():
             executor = self.executor(terms.route.transactions)
             arranged = arranger_of(free, executor.program).arrange(events, None)
-            executor.program.resolve(arranged.works)
+            executor.program.resolve(arranged.works, is_foreseen=True)
             return executor.explain(arranged.works, arranged.order, arranged.route)
 
     # --- the way of a batch -------------------------------------------------------------------

@@ -28,6 +28,7 @@ from headgate.errors import InvariantError
 from headgate.query.replica import Replica
 from headgate.state import index
 from headgate.state.layout import HEADER_ALIVE, WORD_BYTES, Field
+from headgate.state.ordered import make_indexes
 from headgate.state.rows import TableRows, bytes_of, field_values
 from headgate.state.spaces import Slots, Words
 from headgate.state.stored_names import Storage, Storages
@@ -123,6 +124,8 @@ class Memory:
         if origin is not None:
             self.origins[origin[0]] = (origin[1], self.epoch)
         self.inlets.update(inlets)
+        for name, slots in changed.items():
+            self.rows[name].note_changed(slots)
         self.replica.note(self.epoch, changed, gathered or {})
         self._compact_pool()
 
@@ -284,6 +287,7 @@ class Restoring:
         """Give every table that was restored its index."""
         for rows in {id(rows): rows for rows in self._begun}.values():
             rows.end_restoring()
+        make_indexes(self._begun)
         self._begun.clear()
 
 

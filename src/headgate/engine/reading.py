@@ -19,6 +19,7 @@ from headgate.engine.journal import EngineLock, Guard, Journal
 from headgate.engine.memory import Memory
 from headgate.errors import InputError, not_among, shown
 from headgate.query.answer import Answer
+from headgate.query.indexed import index_for, indexed_rows
 from headgate.query.point import Row, make_getter
 from headgate.query.sql import (
     KeptConnections,
@@ -117,7 +118,22 @@ class Reading:
     ) -> Answer:
         """The rows of one table that meet a condition."""
         query, parameters = select_rows(self._declared(table, epoch), where, columns)
+        if epoch is None and isinstance(where, Mapping):
+            found, seen = self._indexed(table, where)
+            if found is not None:
+                tables, kept = {table: found}, self._connections
+                return run_sql(query, tables, parameters, connections=kept, epoch=seen)
         return self.sql(query, parameters, epoch)
+
+    def _indexed(self, table: str, where: Mapping[str, Any]) -> tuple[pa.Table | None, int]:
+        """The rows of the newest epoch that an index finds, where there is one for it."""
+        copy = self._replica.copies[table]
+        if index_for(copy.table, where) is None:
+            return None, 0
+        self._guard.check()
+        with self._replica.lock:
+            self._replica.refresh((table,), self)
+            return indexed_rows(copy, where), self._replica.epoch
 
     def _tables(self, names: Iterable[str], epoch: int | None) -> tuple[dict[str, pa.Table], int]:
         """These tables at the newest epoch, and which it is; or at the one that just was it."""

@@ -16,6 +16,7 @@ from headgate.engine.ordering import Arranged
 from headgate.engine.terms import Terms
 from headgate.execution.program import Program
 from headgate.execution.run import ABORTED, COMMITTED, OUTCOMES, Work
+from headgate.execution.spans import Spans
 from headgate.isolation.levels import Execution
 from headgate.state.columns import to_arrow
 from headgate.state.compiled import numba
@@ -276,7 +277,7 @@ class _Left:
 
     access: Access
     words: Words  # rows x words
-    offsets: np.ndarray  # by event row: where its rows begin and end
+    spans: Spans  # by event row: where its rows stand
 
 
 def _left(work: Work, name: str) -> _Left | None:
@@ -284,7 +285,7 @@ def _left(work: Work, name: str) -> _Left | None:
     for parameter, spans, after in zip(parameters, work.spans, work.after, strict=True):
         access = parameter.stands_for
         if parameter.name == name and after is not None and isinstance(access, Access):
-            return _Left(access, after, spans.firsts)
+            return _Left(access, after, spans)
     return None
 
 
@@ -304,8 +305,8 @@ def _updated(
         access = left.access
         mine = np.flatnonzero((routed == number) & committed)
         rows = arranged.order[mine]
-        firsts[mine] = base + left.offsets[rows]
-        lengths[mine] = left.offsets[rows + 1] - left.offsets[rows]
+        firsts[mine] = base + left.spans.firsts[rows]
+        lengths[mine] = left.spans.lengths[rows]
         nulls[mine] = False
         parts.append(left.words)
         base += len(left.words)

@@ -206,6 +206,7 @@ class Interpreter:
             if slot >= 0 and not access.read_only
         }
         reason = self._attempt(work, event_row, position, slots, copies)
+        work.touched = list(copies)
         for (name, slot), copy in copies.items():
             words = self.tables[name].words[slot]
             if reason is not None:
@@ -280,7 +281,7 @@ class Interpreter:
         """Copies of the rows as the transaction leaves them, where results ask for them."""
         accesses = zip(self.signature.accesses, work.spans, slots, work.after, strict=True)
         for access, spans, found, after in accesses:
-            if after is not None:
+            if after is not None and len(found):
                 after[spans.of(event_row)] = self.tables[access.table.name].words[found]
 
     def _attempt(
@@ -321,7 +322,7 @@ class Interpreter:
                 arguments.append(RecordView(record, work.out_layout, self.pool, label))
             else:
                 views = [self._view(role, slot) for slot in next(found)]
-                arguments.append(views[0] if role.form == "at" else tuple(views))
+                arguments.append(views[0] if role.is_single else tuple(views))
         return arguments
 
     def _view(self, access: Access, slot: int) -> RecordView:

@@ -18,15 +18,18 @@ from headgate.compiling.refusals import describe_error
 from headgate.compiling.signature import Signature
 from headgate.errors import DeclarationError, InvariantError
 from headgate.execution.interpreter import Interpreter
+from headgate.execution.reaches import Reach, find_ranges
 from headgate.execution.run import Work
-from headgate.execution.spans import spans_of
+from headgate.execution.spans import Spans, spans_of
 from headgate.kernels.building import Kernel, build_kernel, compile_first, literal_texts
-from headgate.kernels.generating import written
 from headgate.kernels.generating_look_ups import is_found_late
+from headgate.kernels.generating_ranges import moving_indexes
 from headgate.state.integrity import constraints_on
+from headgate.state.ordered import ordered_index
 from headgate.state.rows import TableRows
 from headgate.state.spaces import Slots
 from headgate.state.strings import StringPool
+from headgate.state.table import Access
 
 
 class Program:
@@ -46,8 +49,9 @@ class Program:
         self.pool = pool
         self.names = pa.array([signature.name for signature in self.signatures], pa.string())
         self.declared = tuple(rows.table for rows in tables.values())
-        changing = [table for signature in self.signatures for table in written(signature)]
+        changing = [table for signature in self.signatures for table in signature.written]
         self.constraints = constraints_on(changing, self.declared)
+        self.moving = moving_indexes(self.signatures)
         self._reasons: dict[int, str] = {}
         self._literals: set[str] = set()
         for signature in self.signatures:
@@ -74,7 +78,7 @@ class Program:
             return None
         try:
             bound = self.declared if self.constraints else ()
-            kernel = build_kernel(compiled, bound, self.updates)
+            kernel = build_kernel(compiled, bound, self.updates, self.moving)
             # Compile now, or load from the cache: not in the middle of the first batch.
             compile_first(kernel.run)
             return kernel
@@ -103,7 +107,7 @@ class Program:
         """
         found = {}
         for table in self.declared:
-            mine = [one for one in self.signatures if table in written(one)]
+            mine = [one for one in self.signatures if table in one.written]
             accesses = [access for one in mine for access in one.accesses if access.table == table]
             may_return = any(access.create for access in accesses) and any(
                 one.effects.may_delete for one in mine
@@ -126,20 +130,25 @@ class Program:
 
     # --- resolve: keys to slots ---------------------------------------------------------------
 
-    def resolve(self, works: Sequence[Work]) -> None:
-        """Find the slots of every access; those that create come first, so that others see them."""
+    def resolve(self, works: Sequence[Work], *, is_foreseen: bool = False) -> None:
+        """Find the slots of every access; those that create come first, so that others see them.
+
+        Ranges that the batch itself may move are found as events run; where it does not run, they
+        are foreseen: as they would be for its first event.
+        """
         for work in works:
-            events = len(work.skip)
-            work.spans = [
-                spans_of(access, work.columns, events) for access in work.signature.accesses
-            ]
+            work.spans = self._spans(work)
             work.slots = [np.empty(0, np.int64)] * len(work.signature.accesses)
+            work.reaches = {}
         for creating in (True, False):
             for work in works:
                 for place, access in enumerate(work.signature.accesses):
                     if access.create != creating:
                         continue
-                    if is_found_late(access) and (work.signature.compiled or access.is_dynamic):
+                    is_late = work.signature.compiled or access.is_dynamic
+                    if access.span is not None:
+                        self._find_range(work, place, access, is_foreseen=is_foreseen)
+                    elif is_found_late(access) and is_late:
                         work.slots[place] = self._scratch_slots(work, place)
                     else:
                         work.slots[place] = self._find(work, place)
@@ -156,10 +165,32 @@ class Program:
             )
             self.tables[name].set_aside(more)
 
+    def _spans(self, work: Work) -> list[Spans]:
+        """The spans of every access; those of ranges are empty so far."""
+        events = len(work.skip)
+        nothing = Spans(events, 0, np.zeros(events + 1, np.int64))
+        return [
+            spans_of(one, work.columns, events) if one.span is None else nothing
+            for one in work.signature.accesses
+        ]
+
+    def _find_range(self, work: Work, place: int, access: Access, *, is_foreseen: bool) -> None:
+        span = access.span
+        if span is None:
+            return
+        index = ordered_index(self.tables[access.table.name], span.index)
+        if span.index in self.moving and not is_foreseen:
+            events, is_kept = len(work.skip), self.updates and not access.read_only
+            reach = Reach(access, span, index, work.columns, events, is_kept=is_kept)
+            work.reaches[place] = reach
+            work.spans[place], work.slots[place] = reach.spans, reach.slots
+        else:
+            found = find_ranges(access, span, index, work.columns, work.skip)
+            work.spans[place], work.slots[place] = found
+
     def find_all(self, work: Work) -> None:
         """Find the slots of every access now, those too that the kernel would look up itself."""
-        events = len(work.skip)
-        work.spans = [spans_of(access, work.columns, events) for access in work.signature.accesses]
+        work.spans, events = self._spans(work), len(work.skip)
         work.slots = [
             np.full(events, -1) if access.is_dynamic else self._find(work, place)
             for place, access in enumerate(work.signature.accesses)

@@ -16,14 +16,23 @@ import pyarrow as pa
 
 from headgate.compiling.signature import Signature
 from headgate.execution.interpreter import error_reason, has_lost_its_error
+from headgate.execution.reaches import Reach
 from headgate.execution.spans import Spans
-from headgate.kernels.frame import Frame, FrameLayout
+from headgate.kernels.frame import ABORTED_COUNT, Frame, FrameLayout
 from headgate.kernels.generating_look_ups import is_found_late
+from headgate.kernels.generating_ranges import (
+    ACCESS_WORDS,
+    FIRST_ACCESS,
+    SLOTS_USED,
+    UNDO_SLACK,
+    NoRoom,
+)
 from headgate.kernels.pointers import address
 from headgate.kernels.serial import BLOCK_EVENTS
 from headgate.state.columns import StoredColumn
 from headgate.state.integrity import child_counts, unique_entries
 from headgate.state.layout import Layout
+from headgate.state.ordered import ordered_index
 from headgate.state.rows import TableRows
 from headgate.state.spaces import EventRows, Slots
 from headgate.state.table import Access, Constraint, Unique
@@ -48,13 +57,18 @@ class Work:
     out_layout: Layout | None = None
     after: list[np.ndarray | None] = field(default_factory=list)  # by access, see Run._make_after
     changes: list[tuple[str, int]] = field(default_factory=list)  # of interpreted events
+    touched: list[tuple[str, int]] = field(default_factory=list)  # by the last interpreted event
+    reaches: dict[int, Reach] = field(default_factory=dict)  # by access that is a moving range
 
     def key_columns(self, access: Access) -> list[StoredColumn]:
         return [self.columns[name] for name in access.columns]
 
     def slots_of(self, row: int) -> list[Slots]:
         """The slots of one event, an array for each access."""
-        return [slots[spans.of(row)] for spans, slots in zip(self.spans, self.slots, strict=True)]
+        return [
+            self.reaches[place].find(row) if place in self.reaches else slots[spans.of(row)]
+            for place, (spans, slots) in enumerate(zip(self.spans, self.slots, strict=True))
+        ]
 
     def note_change(self, table: str, slot: int) -> None:
         self.changes.append((table, int(slot)))
@@ -88,6 +102,9 @@ class Run:
         self.table_names = [table.name for table in names]
         self.counts = np.zeros(2 * len(names) + 1, np.int64)
         kept_arrays(program.constraints, program.tables)  # made while no row is half changed
+        self.indexes = [
+            ordered_index(program.tables[one.table], one).ready() for one in program.moving
+        ]
         for work in works:
             self._make_output(work)
             self._make_after(work)
@@ -175,7 +192,64 @@ class Run:
                 arrays[f"stamps_{number}"] = self.program.scratch_stamps(name, len(rows.words))
         if self.program.kernel is not None and self.program.kernel.constraints:
             arrays.update(kept_arrays(self.program.kernel.constraints, self.program.tables))
+        if self.indexes:
+            arrays.update(self._range_arrays(arrays["undo"]))
         return arrays
+
+    def _range_arrays(self, undo: np.ndarray) -> dict[str, Any]:
+        """What ranges need that are looked up event by event, and the indexes they look into."""
+        arrays: dict[str, Any] = {}
+        for number, index in enumerate(self.indexes):
+            arrays[f"tree_{number}"] = index.tree
+            arrays[f"held_{number}"] = index.held
+            arrays[f"recipe_{number}"] = index.recipe
+        rooms, place = [len(undo)], 0
+        for work in self.works[: self.program.compiled_count]:
+            for number in range(len(work.spans)):
+                reach = work.reaches.get(number)
+                rooms += [0] * ACCESS_WORDS if reach is None else reach.rooms()
+                if reach is not None:
+                    arrays[f"slots_{place}"] = work.slots[number] = reach.slots
+                    if work.after[number] is not None:
+                        arrays[f"after_{place}"] = work.after[number]
+                place += 1
+        arrays["rooms_0"] = np.array(rooms, np.int64)
+        return arrays
+
+    def _make_room(self, position: int) -> None:
+        """More room for the event at a position, whose step found too little."""
+        row = int(self.order[position])
+        work = self.works[int(self.route[row])]
+        rows = words = 0
+        for access, spans in zip(work.signature.accesses, work.spans, strict=True):
+            found = spans.of(row)
+            rows += found.stop - found.start
+            width = self.program.tables[access.table.name].layout.words
+            words += (found.stop - found.start) * width
+        for reach in work.reaches.values():
+            reach.make_room(reach.spans.of(row).stop)
+        if words + UNDO_SLACK > len(self.arrays["undo"]):
+            self.arrays["undo"] = self.program.scratch_undo(words + UNDO_SLACK)
+        for index in self.indexes:
+            index.make_room_for(rows)
+        self._refill()
+
+    def _refill(self) -> None:
+        """A frame of the arrays as they are now, which goes on where the one before was."""
+        rooms, at = self.arrays["rooms_0"], FIRST_ACCESS
+        for work in self.works[: self.program.compiled_count]:
+            for number in range(len(work.spans)):
+                reach = work.reaches.get(number)
+                if reach is not None:
+                    reach.used = max(reach.used, int(rooms[at + SLOTS_USED]))
+                at += ACCESS_WORDS
+        for work in self.works:
+            for number, reach in work.reaches.items():
+                work.after[number] = reach.roomy(work.after[number])
+        self.arrays.update(self._range_arrays(self.arrays["undo"]))
+        frame = Frame.fill(self.program.compiled_kernel.layout, self.arrays, self.frame)
+        frame.words[ABORTED_COUNT] = self.frame.words[ABORTED_COUNT]
+        self.frame = frame
 
     def operations_max(self) -> int:
         """At most this many operations are in the batch."""
@@ -188,6 +262,8 @@ class Run:
 
     def touched(self, table: str) -> int:
         """At most this many rows of the table can change in the batch."""
+        if any(one.table == table for one in self.program.moving):
+            return self.program.tables[table].count  # each is noted once
         return min(self._touches[table], self.program.tables[table].count)
 
     @cached_property
@@ -260,6 +336,11 @@ class Run:
                 kernel.run(begin, end, self.epoch, self._loop_frame.address)
                 self._note_outcomes(begin, end)
                 return
+            except NoRoom:
+                position = int(self.progress[0])
+                self._note_outcomes(begin, position)
+                self._make_room(position)
+                begin = position
             except Exception as error:
                 position = int(self.progress[0])
                 if position < 0:  # it did not come to run: the kernel itself did not compile
@@ -281,11 +362,24 @@ class Run:
         row = int(self.order[position])
         number = int(self.route[row])
         interpreter = self.program.interpreters[number]
+        if self.indexes and self.arrays:
+            self._refill()  # it has the slots behind those that the kernel has used
         reason = interpreter.run(self.works[number], row, position, self.epoch)
+        if self.indexes:
+            self._bring(self.works[number], is_committed=reason is None)
         if reason is None:
             self.outcome[position], self.reason[position] = COMMITTED, 0
         else:
             self._abort(position, reason)
+
+    def _bring(self, work: Work, *, is_committed: bool) -> None:
+        """Keep the indexes in step with what the interpreter changed."""
+        for name, slot in work.touched if is_committed else ():
+            for index in self.indexes:
+                if index.index.table == name:
+                    index.bring(slot)
+        if self.arrays:
+            self._refill()
 
     def _abort(self, position: int, reason: str) -> None:
         self.outcome[position] = ABORTED

@@ -35,8 +35,8 @@ class Spans:
 
     @property
     def firsts(self) -> np.ndarray:
-        """By event row: its first place, one more than there are events."""
-        return np.arange(self.events + 1) if self.offsets is None else self.offsets
+        """By event row: its first place."""
+        return np.arange(self.events) if self.offsets is None else self.offsets[:-1]
 
     def of(self, row: int) -> slice:
         """The places of one event."""

@@ -311,6 +311,8 @@ class Executor:
             return program.constraints[0].name
         if program.is_dynamic:
             return "a key that depends on rows"
+        if program.moving:
+            return f"ranges over rows that the transactions move: {program.moving[0].name}"
         is_plain = program.compiled_count < len(program.signatures)
         return "a plain Python function" if is_plain else None
 

@@ -47,6 +47,7 @@ from headgate.kernels import (
 from headgate.kernels.binding import bind, codes
 from headgate.kernels.frame import REACH, FrameLayout
 from headgate.kernels.generating import Generator
+from headgate.kernels.generating_ranges import NoRoom
 from headgate.kernels.generating_units import UnitGenerator
 from headgate.kernels.pointers import (
     event_at,
@@ -60,8 +61,11 @@ from headgate.kernels.pointers import (
 )
 from headgate.kernels.serial import STEPS, no_keys
 from headgate.state.compiled import mix, prefetch, prefetch_to_write
+from headgate.state.entries import bring
 from headgate.state.layout import STORED, row_layout
+from headgate.state.ranges import Index
 from headgate.state.table import Access, Constraint, Table
+from headgate.state.tree import is_short, scan
 
 
 @dataclass(frozen=True)
@@ -96,14 +100,17 @@ class Kernel:
 
 
 def build_kernel(
-    signatures: Sequence[Signature], declared: Sequence[Table] = (), updates: bool = False
+    signatures: Sequence[Signature],
+    declared: Sequence[Table] = (),
+    updates: bool = False,
+    moving: Sequence[Index] = (),
 ) -> Kernel:
     """Make and compile (or load) the serial loop of these transactions, numbered as given.
 
     `declared` are the engine's tables when a constraint of theirs may matter, else none; with
-    `updates` it keeps the rows as each transaction leaves them.
+    `updates` it keeps the rows as each transaction leaves them. Indexes that are `moving` it keeps.
     """
-    generator = Generator(signatures, declared, updates)
+    generator = Generator(signatures, declared, updates, moving)
     made = _build("kernel", generator, generator.source(), [serial], _scope(generator))
     names = ("run", "restore", "resolve", "predict", "look_ahead", "run_found")
     return Kernel(generator, **{name: made[name] for name in names})
@@ -197,6 +204,7 @@ def _scope(generator: Generator) -> dict[str, Any]:
         scope |= dict.fromkeys(("compute", "guess", "ask"), no_keys)
     scope["deal_row"] = shares.deal_row
     scope["texts_at"] = texts_at
+    scope |= {"scan": scan, "is_short": is_short, "bring": bring, "NoRoom": NoRoom}
     for number, signature in enumerate(generator.signatures):
         scope[f"function_{number}"] = compile_along(
             signature.function, signature.functions, None, signature.is_reaching

@@ -146,6 +146,12 @@ OF_CONSTRAINT = (
     "unique_mask",  # its size less one, itself
     "children",  # by parent: how many rows refer to it
 )
+OF_INDEX = (  # of those that the transactions both look into and change
+    "tree",  # its entries, see state/tree.py
+    "held",  # by slot: its entry
+    "recipe",  # where the words of an entry stand in a row
+)
+OF_RANGES = ("rooms",)  # of all of them: how much room there is, see generating_ranges.py
 
 REACH = "texts_at(texts)"  # what a function gets that looks at the characters of texts
 OF_POOL = ("texts",)  # the way to characters, where a transaction looks at them, see characters.py
@@ -170,6 +176,7 @@ class FrameLayout:
     constraints: int = 0
     moving: tuple[str, ...] = ()  # kinds of words that a kernel may change as it goes
     has_dynamic: bool = False  # whether rows are found by keys that depend on other rows
+    indexes: int = 0
 
     @cached_property
     def places(self) -> dict[str, int]:
@@ -179,6 +186,8 @@ class FrameLayout:
             (self.tables, OF_TABLE),
             (self.constraints, OF_CONSTRAINT),
             (self.tables if self.has_dynamic else 0, OF_DYNAMIC),
+            (self.indexes, OF_INDEX),
+            (min(self.indexes, 1), OF_RANGES),
         )
         names = [*OF_BATCH]
         for count, kinds in groups:

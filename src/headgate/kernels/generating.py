@@ -20,25 +20,15 @@ from headgate.kernels.constraints import ConstraintText
 from headgate.kernels.frame import REACH, FrameLayout
 from headgate.kernels.generating_keys import DynamicText
 from headgate.kernels.generating_look_ups import LookUpText, is_found_late
+from headgate.kernels.generating_ranges import RangeText
 from headgate.state.integrity import constraints_on
-from headgate.state.layout import HEADER_ALIVE, WORD_BYTES, record_layout, row_layout
+from headgate.state.layout import HEADER_ALIVE, WORD_BYTES, row_layout
+from headgate.state.ranges import Index
 from headgate.state.table import Access, Reference, Table
 
 # A step compares and puts back so many words by their names; more of them would take long to
 # compile, and a loop over the copy in `undo` does the same.
 WRITTEN_OUT_MAX = 8
-
-
-def written(signature: Signature) -> tuple[Table, ...]:
-    """The tables that a transaction may change, each once, in the order of its parameters."""
-    found = (access.table for access in signature.accesses if not access.read_only)
-    return tuple(dict.fromkeys(found))
-
-
-def output_words(signature: Signature) -> int:
-    """The size of a transaction's output record."""
-    output = signature.output
-    return record_layout(output).words if output is not None else 0
 
 
 class Generator:
@@ -53,11 +43,13 @@ class Generator:
         signatures: Sequence[Signature],
         declared: Sequence[Table] = (),
         updates: bool = False,
+        moving: Sequence[Index] = (),
     ) -> None:
         self.signatures = tuple(signatures)
+        self.ranges = RangeText(self, moving)
         self.updates = updates
         self.declared = {table.name: table for table in declared}
-        self.constraints = [constraints_on(written(one), declared) for one in signatures]
+        self.constraints = [constraints_on(one.written, declared) for one in signatures]
         found = [table for signature in signatures for table in signature.tables]
         self.judge = ConstraintText(self)
         found += [
@@ -69,7 +61,9 @@ class Generator:
         accesses = sum(len(signature.accesses) for signature in signatures)
         self.dynamic = DynamicText(self)
         sizes = len(signatures), accesses, len(self.tables), len(self.judge.constraints)
-        self.layout = FrameLayout(*sizes, has_dynamic=self.dynamic.is_needed)
+        self.layout = FrameLayout(
+            *sizes, has_dynamic=self.dynamic.is_needed, indexes=len(self.ranges.moving)
+        )
         self.reasons: list[str] = [""]  # an abort with an empty text is code -1
         for table in self.tables:
             self.reasons.append(f"missing key: {table.name}")
@@ -121,7 +115,7 @@ class Generator:
     def steps(self) -> list[str]:
         """The look-ups, the step and the undo of each transaction."""
         look_ups = LookUpText(self)
-        parts = [*look_ups.functions(), *self.judge.functions()]
+        parts = [*look_ups.functions(), *self.judge.functions(), *self.ranges.functions()]
         finding = look_ups.seek, look_ups.match, look_ups.touch, look_ups.confirm
         for write in (*finding, self._undo, self._step):
             parts += self.each(write)
@@ -152,6 +146,8 @@ class Generator:
         """
         if access.is_single:
             return [f"s_{place} = get(slots_{place}, {at if is_found_late(access) else 'e'})"]
+        if self.ranges.is_dynamic(access):
+            return self.ranges.span(place)
         return [
             f"first_{place} = get(offsets_{place}, e)",
             f"last_{place} = get(offsets_{place}, e + 1)",
@@ -230,7 +226,8 @@ class Generator:
 
     def _step(self, number: int) -> str:
         lines = [
-            *self._begin(number), *self.call(number), *self._differences(number),
+            *self.ranges.begin(number), *self._begin(number), *self.call(number),
+            *self._differences(number),
             *self._checks(number), *self.judge.judge(number), *self._marks(number),
             *self._keep(number), "return 0",
         ]  # fmt: skip
@@ -246,7 +243,7 @@ class Generator:
         for place, access in self.accesses(number):
             table, width, slot = self.number(access.table), self.width(access), f"s_{place}"
             spans += self.span(place, access, "k")
-            if not access.create:
+            if not access.create and access.span is None:
                 why = self.reason(f"missing key: {access.table.name}")
                 missing += self.missing(place, access, str(why))
             saved += self.rows(place, access, self._saved(number, place, access))
@@ -315,7 +312,7 @@ class Generator:
 
     def clear(self, number: int) -> list[str]:
         """The output as a transaction finds it."""
-        words = output_words(self.signatures[number])
+        words = self.signatures[number].out_words
         return [f"put(out_{number}, {word} * count + i, 0)" for word in range(words)]
 
     def _is_long(self, number: int) -> bool:
@@ -412,6 +409,7 @@ class Generator:
                 "    if n >= 0:",
                 *_inside(_inside(before)),
                 f"mark(r_{place}, s_{place}, epoch, changed_{table}, counts, {table})",
+                *self.ranges.brought(place, access),
             ]
             if 0 in words:
                 body += [f"if get(r_{place}, 0) & {HEADER_ALIVE} == 0:"]

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 def is_found_late(access: Access) -> bool:
     """Whether the kernel itself looks the rows up: those that are missing are not created, or
-    their keys depend on other rows."""
-    return not access.create or access.is_dynamic
+    their keys depend on other rows. Ranges are found by their index."""
+    return (not access.create or access.is_dynamic) and access.span is None
 
 
 class LookUpText:
@@ -76,7 +76,7 @@ class LookUpText:
 
     def touch(self, number: int) -> str:
         def body(place: int, access: Access) -> list[str]:
-            if access.is_dynamic:
+            if access.is_dynamic or self.generator.ranges.is_dynamic(access):
                 return []  # it is found when the event's turn has come
             row = f"words_{self.generator.number(access.table)}"
             row += f" + {8 * self.generator.width(access)} * s_{place}"

@@ -25,6 +25,7 @@ from headgate.compiling.numba_types import (
     fixed_load,
 )
 from headgate.state.compiled import linked
+from headgate.state.words import set_word as _set_word
 from headgate.state.words import word_at
 
 I64 = llvm.IntType(64)
@@ -131,19 +132,6 @@ def _fixed_word(typing_context: Any, address: Any, place: Any) -> Any:
         return fixed_load(builder, pointer)
 
     return types.int64(types.int64, types.int64), generate
-
-
-@intrinsic
-def _set_word(typing_context: Any, address: Any, place: Any, value: Any) -> Any:
-    """Set the int64 number `place` from an address on."""
-
-    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        offset = builder.mul(args[1], I64(8))
-        pointer = builder.inttoptr(builder.add(args[0], offset), I64.as_pointer())
-        builder.store(args[2], pointer)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64, types.int64), generate
 
 
 is_inside = bounds.is_inside

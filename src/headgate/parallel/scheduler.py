@@ -167,6 +167,9 @@ class Scheduler:
         elif constraints and not scheme.is_serial:
             # Rows that no parameter names decide whether it holds: no graph shows that.
             why = f"a constraint: {constraints[0].name}"
+        elif self.program.moving and not scheme.is_serial:
+            # Which rows an event names is known when those before it have run.
+            why = f"ranges over rows that the transactions move: {self.program.moving[0].name}"
         elif updates and (scheme.is_chosen or scheme.by_units):
             why = "updates=True asks for the rows in between"
         if why is not None:

@@ -123,6 +123,7 @@ class Copy:
             words[:, place] = self.rows.pool.intern(found)
         if self.rows.is_indexed:
             self.rows.exchange(slots.start, words)
+        self.rows.note_changed(np.arange(slots.start, slots.stop))
         self.mirror.note_chunk(slots.start // mirror.CHUNK_SLOTS)
 
     def apply(self, pieces: Iterable[PlainBatch], epoch: int) -> None:
@@ -135,6 +136,7 @@ class Copy:
                 self.put(piece.arrow(), epoch)
             else:
                 update(self.rows, slots, piece, epoch)
+            self.rows.note_changed(slots)
             self.mirror.note(slots)
 
     def put(self, changes: pa.RecordBatch, epoch: int) -> None:

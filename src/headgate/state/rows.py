@@ -59,6 +59,7 @@ class TableRows:
         self.defaults = self._default_row()
         self.refills = 0  # how often rows came in other than by transactions
         self.kept: dict[Any, Any] = {}  # by constraint, see state/integrity.py
+        self.ordered: dict[Any, Any] = {}  # by index, see state/ordered.py
 
     def __len__(self) -> int:
         return self.count - self.free_count
@@ -180,6 +181,11 @@ class TableRows:
         """The lowest free slot is taken next: which one it is depends on the live rows alone, not
         on the scheme that ran or on whether the rows were recovered."""
         self.free[: self.free_count] = np.sort(self.free[: self.free_count])[::-1]
+
+    def note_changed(self, slots: Slots) -> None:
+        """The rows in these slots are others than before, or gone, or new."""
+        for one in self.ordered.values():
+            one.note(slots)
 
     def load(self, rows: pa.Table, epoch: int) -> range:
         """Insert the rows of an Arrow table whose keys are new; returns their slots."""
@@ -314,7 +320,10 @@ class TableRows:
         # All that go leave the index before any row changes: a removal looks at its neighbours.
         index.remove_slots(self.entries, self.words, slots[was & ~stays], width)
         self.words[slots, 0] = 0
+        before = self.refills
         self._fill(living, given, epoch)
+        for one in self.ordered.values():
+            one.follow(slots, before)
         index.insert_slots(self.entries, self.words, living[~stays[alive]], width)
 
     def remove(self, slots: Slots) -> None:
@@ -412,7 +421,8 @@ class TableRows:
         alive = (self.words[: self.count, 0] & HEADER_ALIVE) != 0
         fields = [field for field in self.layout.fields if field.type.kind == "string"]
         codes = [self.column(field.name, slice(0, self.count))[alive] for field in fields]
-        return [*codes, self._default_codes()]
+        held = [codes for one in self.ordered.values() for codes in one.text_codes()]
+        return [*codes, *held, self._default_codes()]
 
     def _default_codes(self) -> np.ndarray:
         names = [field.name for field in self.layout.fields if field.type.kind == "string"]

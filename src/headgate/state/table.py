@@ -5,18 +5,27 @@ A declaration is a value: it holds no rows, so the same table can be opened by m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from headgate.errors import DeclarationError, shown
 from headgate.state.check import Check, parse_check
 from headgate.state.display import html_table
+from headgate.state.parameters import Row, Rows
+from headgate.state.ranges import (
+    KEY_KINDS,
+    Index,
+    RowRange,
+    between_index,
+    bound_columns,
+    check_limit,
+    named_columns,
+    parse_index,
+    where_index,
+)
 from headgate.state.schema import Schema, split_list
 from headgate.state.types import Column, ColumnType, default_value, logical_value
-
-# Values that are equal exactly when their stored words are: keys, and columns of constraints.
-KEY_KINDS = ("int", "bigint", "string", "date", "timestamp", "decimal", "boolean")
 
 
 @dataclass(frozen=True, init=False)
@@ -28,7 +37,8 @@ class Table:
     ('id',)
 
     `unique` names columns that no two rows share, `references` columns that hold the key of a row
-    of another table (or of this one, given by its name). Both hold when a transaction ends.
+    of another table (or of this one, given by its name). Both hold when a transaction ends. `index`
+    names columns, alone or several together, by which rows can be asked for (`where`, `between`).
 
     >>> cards = Table("cards", "number string, account bigint, pin int", key="number",
     ...               unique=[("account", "pin")], references={"account": accounts})
@@ -42,6 +52,7 @@ class Table:
     check: Check | None
     unique: tuple[Unique, ...]
     references: tuple[Reference, ...]
+    index: tuple[Index, ...]
 
     def __init__(
         self,
@@ -53,6 +64,7 @@ class Table:
         *,
         unique: Any = (),
         references: Any = None,
+        index: Any = (),
     ) -> None:
         where = f"table {name!r}"
         given: Any = name
@@ -68,6 +80,7 @@ class Table:
         object.__setattr__(self, "unique", parse_unique(name, unique, parsed, where))
         refers = parse_references(name, references or {}, parsed, where)
         object.__setattr__(self, "references", refers)
+        object.__setattr__(self, "index", parse_index(name, index, parsed, self.key, where))
 
     def __repr__(self) -> str:
         """The declaration as it is written; all that it says, for kernels are known by it."""
@@ -78,6 +91,8 @@ class Table:
             words.append(f"unique={[one.columns for one in self.unique]!r}")
         if self.references:
             words.append(f"references={ {one.columns: one.parent for one in self.references}!r}")
+        if self.index:
+            words.append(f"index={[one.columns for one in self.index]!r}")
         return f"Table({', '.join(words)})"
 
     def _repr_html_(self) -> str:
@@ -92,7 +107,7 @@ class Table:
         ]
         told = [f"table {self.name}"]
         told += [] if self.check is None else [f"check {self.check.text}"]
-        told += [one.name for one in self.constraints]
+        told += [one.name for one in (*self.constraints, *self.index)]
         return html_table("; ".join(told), ["column", "type", "key", "default"], rows)
 
     @property
@@ -137,6 +152,53 @@ class Table:
         """The rows whose keys are in this array column of the event, in its order."""
         return cast(Rows, self._access("each", columns, mode, create, reads))
 
+    def where(
+        self,
+        *columns: str,
+        index: str | Sequence[str] | None = None,
+        mode: str = "write",
+        descending: bool = False,
+        limit: int | None = None,
+        reads: str | Iterable[str] = (),
+        **named: str,
+    ) -> Rows:
+        """The rows whose columns have the values of these event columns, as an index finds them.
+
+        `orders.where("customer")`: a column of the table and of the event; by other names
+        `orders.where(customer="buyer")`, or `orders.where("buyer", index="customer")`. They are the
+        first columns of an index, or of the key. Rows come in the order of that index, those of
+        equal columns by their keys; with `descending` in the reverse of it; at most `limit` rows.
+        """
+        where = f"table {self.name!r}.where({', '.join(map(repr, (*columns, *named.values())))})"
+        chosen, found = where_index(self, columns, named, index, where)
+        span = RowRange(chosen, len(found), descending, check_limit(limit, where))
+        return cast(Rows, self._access("where", found, mode, False, reads, span))
+
+    def between(
+        self,
+        low: str | Sequence[str],
+        high: str | Sequence[str],
+        *,
+        index: str | Sequence[str] | None = None,
+        mode: str = "write",
+        descending: bool = False,
+        limit: int | None = None,
+        reads: str | Iterable[str] = (),
+    ) -> Rows:
+        """The rows from `low` to `high`, both inclusive, by the key or by an index.
+
+        Both are event columns; several together are compared as tuples are, with as many of the
+        index's first columns. Where low is beyond high there is no row. For the order, `descending`
+        and `limit` see `where`.
+        """
+        where = f"table {self.name!r}.between({low!r}, {high!r})"
+        bounds = bound_columns(low, where), bound_columns(high, where)
+        chosen = between_index(self, *bounds, index, where)
+        span = RowRange(chosen, len(bounds[0]), descending, check_limit(limit, where))
+        return cast(
+            Rows, self._access("between", (*bounds[0], *bounds[1]), mode, False, reads, span)
+        )
+
     def _access(
         self,
         form: str,
@@ -144,6 +206,7 @@ class Table:
         mode: str,
         create: bool,
         reads: str | Iterable[str],
+        span: RowRange | None = None,
     ) -> Access:
         keys = tuple(_key_part(column) for column in columns)
         where = f"table {self.name!r}.{form}({', '.join(map(repr, keys))})"
@@ -159,7 +222,7 @@ class Table:
                 f"{where}: a function computes the key of one row: {self.name}.at(function)"
             )
         gives_all = len(keys) == 1 and bool(computed)  # as a tuple, where there are several
-        if len(keys) != len(self.key) and not gives_all:
+        if span is None and len(keys) != len(self.key) and not gives_all:
             many = "columns" if len(self.key) > 1 else "column"
             raise DeclarationError(
                 f"{where}: the key has {len(self.key)} {many} ({', '.join(self.key)}), "
@@ -168,7 +231,7 @@ class Table:
         stated = tuple(split_list(reads) if isinstance(reads, str) else reads)
         named = tuple(one for one in keys if isinstance(one, str))
         parts = keys if computed else ()
-        return Access(self, form, named, mode == "read", create, stated, parts)
+        return Access(self, form, named, mode == "read", create, stated, parts, span)
 
 
 @dataclass(frozen=True)
@@ -197,12 +260,14 @@ class Access:
     """Which rows of a table one parameter of a transaction stands for."""
 
     table: Table
-    form: str  # "at": one row; "each": one row per element of an array column
+    # "at": one row; "each": one row per element of an array column; "where", "between": a range
+    form: str
     columns: tuple[str, ...]  # of the event, that keys or parts of them stand in
     read_only: bool
     create: bool
     reads: tuple[str, ...] = ()  # other parameters whose rows these depend on, as stated
     keys: tuple[str | KeyFunction, ...] = ()  # the parts of a key that is computed, else none
+    span: RowRange | None = None  # of "where" and "between"
 
     def __repr__(self) -> str:
         """All that it says; kernels are known by it, with the code of its functions."""
@@ -210,6 +275,7 @@ class Access:
         words += ["read_only"] if self.read_only else []
         words += ["create"] if self.create else []
         words += [f"reads={self.reads!r}"] if self.reads else []
+        words += [repr(self.span)] if self.span is not None else []
         return f"Access({', '.join(words)})"
 
     @property
@@ -229,12 +295,20 @@ class Access:
 
     @property
     def named(self) -> list[tuple[str, Column]]:
-        """The event's columns that keys stand in, each with the column of the key that it is."""
+        """The event's columns that keys or bounds stand in, each with the column of the table that
+        it is compared with."""
         parts = self.keys or self.columns
         if self.gives_tuple:
             return []
-        pairs = zip(parts, self.table.key_columns, strict=True)
+        pairs = zip(parts, self._targets, strict=True)
         return [(one, column) for one, column in pairs if isinstance(one, str)]
+
+    @property
+    def _targets(self) -> tuple[Column, ...]:
+        if self.span is None:
+            return self.table.key_columns
+        names = self.span.index.words(self.table.key)[: self.span.count]
+        return tuple(self.table.schema[name] for name in names) * (len(self.columns) // len(names))
 
     @property
     def is_single(self) -> bool:
@@ -249,11 +323,12 @@ class Access:
     @property
     def stated(self) -> tuple[Any, ...]:
         """All that was said of it but the table, as plain values."""
-        stated = (self.form, self.columns, self.read_only, self.create, self.reads)
+        said = (self.form, self.columns, self.read_only, self.create, self.reads)
+        said += () if self.span is None else self.span.stated
         if not self.keys:
-            return stated
+            return said
         parts = (one if isinstance(one, str) else one.parameters for one in self.keys)
-        return (*stated, tuple(parts))
+        return (*said, tuple(parts))
 
 
 def _parse_key(key: str | Iterable[str], schema: Schema, where: str) -> tuple[str, ...]:
@@ -350,7 +425,8 @@ def parse_unique(name: str, given: Any, schema: Schema, where: str) -> tuple[Uni
     if not isinstance(items, (list, tuple)):
         raise DeclarationError(f"{where}: unique is a list of columns, not {shown(given)}")
     return tuple(
-        Unique(name, _columns(item, schema, f"{where}: unique")) for item in dict.fromkeys(items)
+        Unique(name, named_columns(item, schema, f"{where}: unique"))
+        for item in dict.fromkeys(items)
     )
 
 
@@ -362,7 +438,7 @@ def parse_references(name: str, given: Any, schema: Schema, where: str) -> tuple
         )
     found = []
     for item, parent in given.items():
-        columns = _columns(item, schema, f"{where}: references")
+        columns = named_columns(item, schema, f"{where}: references")
         if isinstance(parent, str):
             found.append(Reference(name, columns, parent))
         elif hasattr(parent, "key_columns"):
@@ -397,68 +473,3 @@ def fits_key(given: ColumnType, key: ColumnType) -> bool:
     if given.kind == "decimal" and key.kind == "decimal":
         return given.scale == key.scale and given.precision <= key.precision
     return given.kind == key.kind or (given.kind, key.kind) == ("int", "bigint")
-
-
-def _columns(item: Any, schema: Schema, where: str) -> tuple[str, ...]:
-    names: Iterable[Any] = split_list(item) if isinstance(item, str) else item
-    if not isinstance(names, (list, tuple)) or not names:
-        raise DeclarationError(f"{where}: name a column or several, not {shown(item)}")
-    found = tuple(name.strip() if isinstance(name, str) else name for name in names)
-    for name in found:
-        column = schema.require(name, where)
-        if column.type.kind not in KEY_KINDS:
-            raise DeclarationError(
-                f"{where}: column {name!r} is a {column.type}; "
-                f"it must be one of: {', '.join(KEY_KINDS)}"
-            )
-        if found.count(name) > 1:
-            raise DeclarationError(f"{where}: column {name!r} is named twice")
-    return found
-
-
-# --- parameters to a type checker -----------------------------------------------------------------
-#
-#   def pay(event: hg.Event, src: hg.Row = accounts.at("src"), out: hg.Output = hg.output("n int"))
-#
-# Columns are declared in DDL, which no checker reads, so a column is Any; what can be set, iterated
-# or counted is known. Nothing is ever made of these classes: a running function gets records.
-
-
-class Event:
-    """The event of a transaction: its columns can be read, and never set."""
-
-    if TYPE_CHECKING:
-
-        def __getattr__(self, column: str) -> Any: ...
-
-
-class Row:
-    """The row that `table.at(...)` stands for: its columns can be read and set."""
-
-    if TYPE_CHECKING:
-
-        def __getattr__(self, column: str) -> Any: ...
-
-        def __setattr__(self, column: str, value: Any) -> None: ...
-
-
-class Rows:
-    """The rows that `table.each(...)` stands for, in the order of the event's array."""
-
-    if TYPE_CHECKING:
-
-        def __len__(self) -> int: ...
-
-        def __getitem__(self, place: int) -> Row: ...
-
-        def __iter__(self) -> Iterator[Row]: ...
-
-
-class Output:
-    """The columns that `hg.output(...)` adds to the result: they can be read and set."""
-
-    if TYPE_CHECKING:
-
-        def __getattr__(self, column: str) -> Any: ...
-
-        def __setattr__(self, column: str, value: Any) -> None: ...

@@ -33,6 +33,17 @@ def word_at(typing_context: Any, address: Any, place: Any) -> Any:
 
 
 @intrinsic
+def set_word(typing_context: Any, address: Any, place: Any, value: Any) -> Any:
+    """Set the word number `place` from an address on, which no other thread reads meanwhile."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        builder.store(args[2], _pointer(builder, args[0], args[1]))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), generate
+
+
+@intrinsic
 def load(typing_context: Any, address: Any, place: Any) -> Any:
     """The same of a word that another thread may write."""
 

@@ -37,7 +37,7 @@ from headgate.testing.arrival import (
     result,
 )
 from headgate.testing.body import body
-from headgate.testing.records import Record, View, broken_promise
+from headgate.testing.records import Record, View, broken_promise, keys_in_range
 from headgate.testing.scalars import EXACT, arrived, blank, default, kept, same, shown
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ class SerialOracle:
         rows: list[list[Record]] = []
         for access in signature.accesses:
             try:
-                keys = _keys(signature, access, values, rows)
+                keys = _keys(signature, access, values, rows, self.rows[access.table.name])
             except Exception as error:
                 return _error_reason(error)
             rows.append(self._copies(access.table, keys, copies))
@@ -283,8 +283,12 @@ def _keys(
     access: Access,
     values: Mapping[str, Any],
     before: Sequence[Sequence[Record]],
+    there: Mapping[Key, Record],
 ) -> list[Key]:
-    """The keys that an access names: in the event, or computed from the rows found before."""
+    """The keys that an access names: in the event, computed from the rows found before, or of
+    those that there are."""
+    if access.span is not None:
+        return keys_in_range(access, access.span, values, there)
     if not access.keys:
         parts = [values[column] for column in access.columns]
         return list(zip(*parts, strict=True)) if access.form == "each" else [tuple(parts)]
@@ -292,7 +296,7 @@ def _keys(
     for name, role, records in zip(signature.row_names, signature.accesses, before, strict=False):
         shown = [_as_created(role.table, record) for record in records]
         views = [View(record, role.table.key, read_only=True) for record in shown]
-        known[name] = views[0] if role.form == "at" else tuple(views)
+        known[name] = views[0] if role.is_single else tuple(views)
     with decimal.localcontext(EXACT):
         found = [
             values[one] if isinstance(one, str)
@@ -332,7 +336,7 @@ def _left(signature: Signature, rows: Sequence[Sequence[Record]]) -> dict[str, A
     """By parameter: the copies it works on, one for `at`, a list for `each`."""
     named = [one for one in signature.parameters if isinstance(one.stands_for, Access)]
     return {
-        parameter.name: list(found) if access.form == "each" else found[0]
+        parameter.name: found[0] if access.is_single else list(found)
         for parameter, access, found in zip(named, signature.accesses, rows, strict=True)
     }
 
@@ -357,7 +361,7 @@ def _arguments(
         role = parameter.stands_for
         if isinstance(role, Access):
             views = [View(record, role.table.key, role.read_only) for record in next(remaining)]
-            arguments.append(views[0] if role.form == "at" else tuple(views))
+            arguments.append(views[0] if role.is_single else tuple(views))
         elif isinstance(role, OutputColumns):
             zeros = {column.name: blank(column.type) for column in role.schema}
             event.output = Record(role.schema, zeros)

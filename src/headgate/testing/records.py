@@ -1,4 +1,4 @@
-"""Records: the oracle's rows, events and outputs, and the promises that tables make over rows.
+"""Records: the oracle's rows, events and outputs, ranges and the promises of tables over rows.
 
 Invariant: a column holds what its type keeps; setting one obeys the same rules as in the engine.
 Unique columns and references are judged over whole tables: it keeps no index and looks at every row
@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from headgate.state.ranges import RowRange
 from headgate.state.schema import Schema
-from headgate.state.table import Constraint, Table, Unique
-from headgate.testing.scalars import kept, seen
+from headgate.state.table import Access, Constraint, Table, Unique
+from headgate.testing.scalars import kept, place, seen
 
 
 class Record:
@@ -84,3 +85,18 @@ def _is_kept(constraint: Constraint, rows: Contents) -> bool:
     if isinstance(constraint, Unique):
         return len(set(values)) == len(values)
     return all(value in rows[constraint.parent] for value in values)
+
+
+def keys_in_range(
+    access: Access, span: RowRange, values: Mapping[str, Any], rows: Mapping[Key, Record]
+) -> list[Key]:
+    """The keys of all rows between two bounds, by looking at every row there is."""
+    parts = [place(values[column]) for column in access.columns]
+    low, high, names = parts[: span.count], parts[-span.count :], span.index.words(access.table.key)
+    found = []
+    for key, record in rows.items():
+        words = [place(record.values[name]) for name in names]
+        if low <= words[: span.count] <= high:
+            found.append((words, key))
+    found.sort(reverse=span.descending)
+    return [key for _, key in found][: None if span.limit < 0 else span.limit]

@@ -77,8 +77,9 @@ class FewCalls:
         self._signature = transaction.signature
         self._scheduler, self._scheme = executor.scheduler, terms.scheme
         self._program = program = executor.program
+        ranges = any(access.span is not None for access in self._signature.accesses)
         # These have more to look up and to keep, or slots to set aside.
-        self._needs_more = bool(program.constraints or program.made)
+        self._needs_more = bool(ranges or program.constraints or program.made)
         self._is_busy = False
         kinds = [(column.name, column.type.kind) for column in transaction.event]
         self._arrays = {name: np.zeros(TOGETHER_MAX, STORED[kind]) for name, kind in kinds}

@@ -39,6 +39,8 @@ def describe_table(table: Table) -> dict[str, Any]:
         found["unique"] = [list(one.columns) for one in table.unique]
     if table.references:
         found["references"] = [[list(one.columns), one.parent] for one in table.references]
+    if table.index:
+        found["index"] = [list(one.columns) for one in table.index]
     return found
 
 
@@ -51,6 +53,7 @@ def read_table(name: str, description: Mapping[str, Any]) -> Table:
         description.get("check"),
         unique=[tuple(columns) for columns in description.get("unique", ())],
         references={tuple(columns): to for columns, to in description.get("references", ())},
+        index=[tuple(columns) for columns in description.get("index", ())],
     )
 
 
@@ -150,7 +153,8 @@ def merge_tables(declared: Iterable[Table], manifest: Mapping[str, Any]) -> dict
 
 
 def _refuse_difference(declared: Table, stored: Table, manifest: Mapping[str, Any]) -> None:
-    """Only columns that have a default and constraints may be added; nothing else may differ.
+    """Only columns that have a default and constraints may be added; nothing else may differ but
+    the indexes, which are made from the rows.
 
     Migrations of the manifest that have no epoch yet are to be applied: it is as after them.
     """

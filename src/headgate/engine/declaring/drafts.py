@@ -35,6 +35,7 @@ class Draft:
     unique: list[Columns]
     references: list[tuple[Columns, str]]
     storage: Storage
+    index: list[Columns] = field(default_factory=list)  # no step is about it: no row depends on it
     is_tested: bool = False  # its rows must be held to its check and constraints
     is_rewritten: bool = False  # every row of it is written anew
 
@@ -49,6 +50,7 @@ class Draft:
             [tuple(columns) for columns in description.get("unique", ())],
             [(tuple(columns), parent) for columns, parent in description.get("references", ())],
             Storage.read(name, description),
+            [tuple(columns) for columns in description.get("index", ())],
         )
 
     def table(self) -> Table:
@@ -60,6 +62,7 @@ class Draft:
             self.check,
             unique=list(self.unique),
             references=dict(self.references),
+            index=list(self.index),
         )
 
     @property
@@ -103,6 +106,7 @@ class Draft:
                 f"{self.where}: {column!r} is named by {users[0][0]}; {users[0][1]} before it"
             )
         del self.columns[place]
+        self.index = [columns for columns in self.index if column not in columns]
         self.storage = self.storage.without(column)
 
     def _users(self, column: str) -> list[tuple[str, str]]:
@@ -131,6 +135,7 @@ class Draft:
         self.key = renamed(self.key)
         self.unique = [renamed(columns) for columns in self.unique]
         self.references = [(renamed(columns), parent) for columns, parent in self.references]
+        self.index = [renamed(columns) for columns in self.index]
         if self.check is not None:
             self.check = renamed_in(self.check, old, new)
         self.storage = self.storage.renamed(old, new)
@@ -226,6 +231,7 @@ class Drafts:
                 columns=list(one.columns),
                 unique=list(one.unique),
                 references=list(one.references),
+                index=list(one.index),
                 is_tested=False,
                 is_rewritten=False,
             )

@@ -1,0 +1,242 @@
+"""Entries: what rows say to an ordered index, and whole trees made of them, compiled.
+
+A column is a word whose order is that of its values: floats by their value, 0.0 like -0.0 and NaN
+last; texts by their codes, which the tree compares as texts. `held` has the entry of every slot as
+it is in the tree: 1 if there is one, and its words. So an entry is found again when its row has
+changed, and to bring one forward twice changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from headgate.state.compiled import linked, numba, prefetch
+from headgate.state.layout import HEADER_ALIVE
+from headgate.state.spaces import Slots
+from headgate.state.tree import (
+    CAPACITY,
+    COUNT,
+    ENTRIES,
+    FRESH,
+    HEIGHT,
+    LEVELS_MAX,
+    NEXT,
+    NONE,
+    PREVIOUS,
+    ROOT,
+    USED,
+    WIDTH,
+    entry_at,
+    insert,
+    is_short,
+    move,
+    node_at,
+    remove,
+    scan,
+)
+from headgate.state.words import set_word as put
+from headgate.state.words import word_at as get
+
+AHEAD = 32  # entries that are asked for before the first of them is copied
+WHOLE, HALF, BYTE, DOUBLE, SINGLE = range(5)  # how a column stands in a row
+_LAST = np.int64(0x7FFFFFFFFFFFFFFF)
+
+
+@linked
+def double_order(bits: int) -> Any:
+    """The bits of a double as a word of the same order: 0.0 is -0.0, and NaN is the last."""
+    if (bits & _LAST) > 0x7FF0000000000000:
+        return _LAST
+    if bits < 0:
+        return np.int64(0) if bits << 1 == 0 else bits ^ _LAST
+    return bits
+
+
+@linked
+def single_order(bits: int) -> Any:
+    """The same for a float of 32 bits."""
+    if (bits & 0x7FFFFFFF) > 0x7F800000:
+        return _LAST
+    if bits < 0:
+        return np.int64(0) if bits & 0x7FFFFFFF == 0 else bits ^ 0x7FFFFFFF
+    return bits
+
+
+@linked
+def order_word(row: int, offset: int, kind: int) -> Any:
+    """A column of a row, by its offset in bytes, as a word to be ordered by."""
+    word = get(row + (offset & ~7), 0)
+    if kind == WHOLE:
+        return word
+    if kind == DOUBLE:
+        return double_order(word)
+    shift = 8 * (offset & 7)
+    if kind == BYTE:
+        return word >> shift & 0xFF
+    half = word << (32 - shift) >> 32
+    return half if kind == HALF else single_order(half)
+
+
+@linked
+def bring(tree: int, held: int, recipe: int, slot: int, row: int) -> None:
+    """Let the entry of a slot be what its row says now: none, if it is not alive.
+
+    The `recipe` has the offset and the kind of each word in a row.
+    """
+    width = get(tree, WIDTH)
+    entry, fresh = held + 8 * slot * (width + 1), tree + 8 * FRESH
+    is_alive = get(row, 0) & HEADER_ALIVE
+    if is_alive:
+        for part in range(width):
+            put(fresh, part, order_word(row, get(recipe, 2 * part), get(recipe, 2 * part + 1)))
+    if get(entry, 0):
+        is_same = is_alive != 0
+        for part in range(width):
+            if get(entry, part + 1) != get(fresh, part):
+                is_same = False
+        if is_same:
+            return
+        remove(tree, entry + 8)
+    put(entry, 0, is_alive)
+    if is_alive:
+        move(fresh, entry + 8, width)
+        insert(tree, fresh, slot)
+
+
+# --- whole trees ----------------------------------------------------------------------------------
+
+
+@numba.njit(cache=True, nogil=True)
+def fill(tree: int, held: int, order: int, count: int) -> None:
+    """Fill an empty tree with the entries of these slots, in their order; see `bring` for `held`.
+
+    A sixth of each node stays empty, so that the next inserts split few of them.
+    """
+    width = get(tree, WIDTH)
+    most = CAPACITY - CAPACITY // 6
+    level_first, level_count = 0, max(1, -(-count // most))
+    for leaf in range(level_count):
+        node = node_at(tree, leaf)
+        first = leaf * count // level_count
+        last = (leaf + 1) * count // level_count
+        for place in range(first, last):
+            ahead = get(order, min(place + AHEAD, count - 1))
+            prefetch(held + 8 * ahead * (width + 1))
+            slot = get(order, place)
+            spot = entry_at(tree, node, place - first)
+            move(held + 8 * (slot * (width + 1) + 1), spot, width)
+            put(spot, width, slot)
+        put(node, COUNT, last - first)
+        put(node, NEXT, leaf + 1 if leaf + 1 < level_count else NONE)
+        put(node, PREVIOUS, leaf - 1)
+    height = 1
+    while level_count > 1:
+        above_first, above_count = level_first + level_count, -(-level_count // most)
+        for number in range(above_count):
+            node = node_at(tree, above_first + number)
+            first = number * level_count // above_count
+            last = (number + 1) * level_count // above_count
+            for child in range(first, last):
+                spot = entry_at(tree, node, child - first)
+                move(entry_at(tree, node_at(tree, level_first + child), 0), spot, width)
+                put(spot, width, level_first + child)
+            put(node, COUNT, last - first)
+        level_first, level_count, height = above_first, above_count, height + 1
+    put(tree, ROOT, level_first)
+    put(tree, HEIGHT, height)
+    put(tree, USED, level_first + 1)
+    put(tree, ENTRIES, count)
+
+
+def nodes_for(count: int) -> int:
+    """Enough nodes for `fill`, and for as many entries to come as a small batch has."""
+    leaves = count // (CAPACITY - CAPACITY // 6) + 2
+    return leaves + leaves // 12 + 2 * LEVELS_MAX
+
+
+@numba.njit(cache=True, nogil=True)
+def hold(
+    tree: int, held: int, recipe: int, rows: int, row_words: int, first: int, last: int
+) -> int:
+    """Note the entries of all live rows in these slots, as `bring` does; returns how many."""
+    width, alive = get(tree, WIDTH), 0
+    for slot in range(first, last):
+        row, entry = rows + 8 * slot * row_words, held + 8 * slot * (width + 1)
+        is_alive = get(row, 0) & HEADER_ALIVE
+        put(entry, 0, is_alive)
+        alive += is_alive
+        for part in range(width if is_alive else 0):
+            word = order_word(row, get(recipe, 2 * part), get(recipe, 2 * part + 1))
+            put(entry, part + 1, word)
+    return alive
+
+
+@numba.njit(cache=True, nogil=True)
+def bring_some(
+    tree: int, held: int, recipe: int, rows: int, row_words: int, slots: Slots, first: int
+) -> int:
+    """As `bring`, for the slots from place `first` on; returns the place where nodes ran short."""
+    for place in range(first, len(slots)):
+        if is_short(tree, 1):
+            return place
+        slot = slots[place]
+        bring(tree, held, recipe, slot, rows + 8 * slot * row_words)
+    return len(slots)
+
+
+@numba.njit(cache=True, nogil=True)
+def insert_one(tree: int, words: int, slot: int) -> None:
+    """As `insert`, from Python."""
+    insert(tree, words, slot)
+
+
+@numba.njit(cache=True, nogil=True)
+def remove_one(tree: int, words: int) -> int:
+    """As `remove`, from Python."""
+    return int(remove(tree, words))
+
+
+@numba.njit(cache=True, nogil=True)
+def scan_one(
+    tree: int, low: int, high: int, count: int, limit: int, descending: int, out: int, room: int
+) -> int:
+    """As `scan`, from Python."""
+    return int(scan(tree, low, high, count, limit, descending, out, room))
+
+
+@numba.njit(cache=True, nogil=True)
+def scan_all(
+    tree: int,
+    bounds: np.ndarray,
+    width: int,
+    count: int,
+    limit: int,
+    descending: int,
+    skip: np.ndarray,
+    offsets: np.ndarray,
+    out: Slots,
+    first: int,
+) -> int:
+    """As `scan`, for the bounds of every event from `first` on that is not to be skipped.
+
+    Returns the event for which there was no room in `out`.
+    """
+    base, target = np.int64(bounds.ctypes.data), np.int64(out.ctypes.data)
+    for event in range(first, len(skip)):
+        done, found = offsets[event], 0
+        if not skip[event]:
+            low = base + 8 * width * event
+            high, left = low + 8 * (width - count), len(out) - done
+            found = scan(tree, low, high, count, limit, descending, target + 8 * done, left)
+            if found > left:
+                return event
+        offsets[event + 1] = done + found
+    return len(skip)
+
+
+@numba.njit(cache=True, nogil=True)
+def is_short_one(tree: int, inserts: int) -> bool:
+    """As `is_short`, from Python."""
+    return bool(is_short(tree, inserts))

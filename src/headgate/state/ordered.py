@@ -1,0 +1,257 @@
+"""Ordered indexes: the rows of a table by some columns, and those of equal columns by their keys.
+
+An index is derived from the rows and never logged. It is brought forward when somebody asks it:
+whoever changes rows notes their slots, and an entry whose row says another thing is exchanged. A
+kernel whose transactions look into it keeps it in step itself, event by event (see entries.bring).
+
+Invariant after `ready`: there is one entry for each live row, and it says what the row says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headgate.state import entries
+from headgate.state import tree as trees
+from headgate.state.compiled import numba
+from headgate.state.ranges import Index
+from headgate.state.rows import TableRows
+from headgate.state.spaces import Slots
+from headgate.state.strings import StringPool
+from headgate.state.types import ColumnType
+
+KINDS = {"i8": entries.WHOLE, "i4": entries.HALF, "u1": entries.BYTE, "f8": entries.DOUBLE}
+KINDS["f4"] = entries.SINGLE
+DIGIT_BITS = 11
+REBUILT_SHARE = 8  # when more than one row in so many changed, the index is made anew
+THREADS_MAX = 4
+
+
+class OrderedIndex:
+    """One index of the rows of one table."""
+
+    def __init__(self, rows: TableRows, index: Index) -> None:
+        self.index = index
+        self._rows = rows
+        names = [*index.columns, *rows.table.key]
+        fields = [rows.layout.field(name) for name in names]
+        self.kinds: list[ColumnType] = [field.type for field in fields]
+        self.recipe = np.array([[one.offset, KINDS[one.format]] for one in fields], np.int64)
+        self._texts = sum(1 << n for n, one in enumerate(self.kinds) if one.kind == "string")
+        self._mark: int | None = None  # the rows' `refills` when it was made
+        self._pending: list[Slots] = []
+        self._pending_count = 0
+        self.tree = self._empty(1)
+        self.held = np.zeros((0, self.width + 1), np.int64)
+
+    @property
+    def width(self) -> int:
+        """How many words an entry is ordered by."""
+        return len(self.recipe)
+
+    def _empty(self, nodes: int) -> np.ndarray:
+        reach = self._rows.pool.reach() if self._texts else 0
+        return trees.empty_tree(self.width, nodes, self._texts, reach)
+
+    def note(self, slots: Slots) -> None:
+        """The rows in these slots have changed."""
+        self._pending.append(slots)
+        self._pending_count += len(slots)
+        if self._pending_count > self._rows.count:
+            self._mark = None  # it is made anew when it is asked for
+            self._forget_pending()
+
+    def follow(self, slots: Slots, before: int) -> None:
+        """Rows came into these slots other than by transactions, and into no others."""
+        if self._mark == before:
+            self._mark = self._rows.refills
+        self.note(slots)
+
+    def _forget_pending(self) -> None:
+        self._pending, self._pending_count = [], 0
+
+    def ready(self) -> OrderedIndex:
+        """Bring it to the rows as they are now."""
+        if self._mark != self._rows.refills or self._pending_count * REBUILT_SHARE > max(
+            self._rows.count, 1024
+        ):
+            self._rebuild()
+        self.make_room()
+        for slots in self._pending:
+            self._bring(slots)
+        self._forget_pending()
+        return self
+
+    def make_room(self) -> None:
+        """See that every slot of the table has a place."""
+        rows = self._rows
+        if len(self.held) < rows.count:
+            held = np.zeros((max(rows.count, 2 * len(self.held)), self.width + 1), np.int64)
+            held[: len(self.held)] = self.held
+            self.held = held
+
+    def text_codes(self) -> list[np.ndarray]:
+        """The codes of the texts in its entries: those of rows that are no more, too."""
+        return [self.held[:, part + 1] for part in range(self.width) if self._texts >> part & 1]
+
+    def bring(self, slot: int) -> None:
+        """Bring the entry of one row forward at once."""
+        self.make_room()
+        self._bring(np.array([slot], np.int64))
+
+    def _bring(self, slots: Slots) -> None:
+        rows, done = self._rows, 0
+        while done < len(slots):
+            words = address(rows.words), rows.layout.words
+            done = int(
+                entries.bring_some(
+                    address(self.tree),
+                    address(self.held),
+                    address(self.recipe),
+                    *words,
+                    slots,
+                    done,
+                )
+            )
+            if done < len(slots):
+                self._grow()
+
+    def make_room_for(self, inserts: int) -> None:
+        """Nodes enough for so many entries."""
+        while entries.is_short_one(address(self.tree), inserts):
+            self._grow()
+
+    def _grow(self) -> None:
+        """Twice as many nodes."""
+        self.tree = trees.grown_tree(self.tree, 2 * int(self.tree[trees.ROOM]))
+
+    def _rebuild(self) -> None:
+        rows = self._rows
+        self.held = np.zeros((max(rows.count, 16), self.width + 1), np.int64)
+        self.tree = self._empty(1)
+        given = address(self.tree), address(self.held), address(self.recipe)
+        words = address(rows.words), rows.layout.words
+        alive = int(entries.hold(*given, *words, 0, rows.count))
+        order = self._sorted(alive)
+        self.tree = self._empty(entries.nodes_for(alive))
+        entries.fill(address(self.tree), address(self.held), address(order), alive)
+        self._mark = rows.refills
+        self._forget_pending()
+
+    def _sorted(self, alive: int) -> Slots:
+        """The slots of all live rows in the order of their entries."""
+        held, count = self.held[: self._rows.count], self._rows.count
+        order = np.arange(count) if alive == count else np.flatnonzero(held[:, 0])
+        spare = np.empty_like(order)
+        for part in range(self.width, 0, -1):
+            column = held[:, part]
+            if self._texts >> (part - 1) & 1:
+                column = _ranks(column, self._rows.pool)
+            order, spare = _sort_by(column, order, spare)
+        return order
+
+    def scan(
+        self, low: Sequence[int], high: Sequence[int], limit: int = -1, *, descending: bool = False
+    ) -> Slots:
+        """The slots of the rows from `low` to `high`, inclusive, by as many words as are given."""
+        bounds = np.array([low, high], np.int64)
+        out = np.empty(64, np.int64)
+        while True:
+            first = address(bounds)
+            asked = first, first + 8 * len(low), len(low), limit, int(descending)
+            found = entries.scan_one(address(self.tree), *asked, address(out), len(out))
+            if found <= len(out):
+                return out[:found].copy()
+            out = np.empty(found, np.int64)
+
+
+def address(array: np.ndarray) -> int:
+    return int(pa.py_buffer(array).address)
+
+
+def ordered_index(rows: TableRows, index: Index) -> OrderedIndex:
+    """An index of the rows, made once; it is brought forward by `ready`."""
+    found: OrderedIndex | None = rows.ordered.get(index)
+    if found is None:
+        found = rows.ordered[index] = OrderedIndex(rows, index)
+    return found
+
+
+def make_indexes(tables: Iterable[TableRows]) -> None:
+    """Make the declared indexes of all these tables, several at a time."""
+    found = [ordered_index(rows, one) for rows in tables for one in rows.table.index]
+    if found:
+        threads = min(THREADS_MAX, len(found))
+        with ThreadPoolExecutor(threads, thread_name_prefix="headgate-index") as pool:
+            list(pool.map(OrderedIndex.ready, found))
+
+
+def order_words(values: np.ndarray, kind: ColumnType) -> np.ndarray:
+    """Stored values of a column as words to be ordered by, as entries.order_word makes them."""
+    if kind.kind not in ("float", "double"):
+        return values.astype(np.int64)
+    last = np.int64(0x7FFFFFFFFFFFFFFF)
+    width, bits = (np.int32, 0x7FFFFFFF) if kind.kind == "float" else (np.int64, last)
+    plain = np.where(values == 0, np.zeros_like(values), values)  # -0.0 is 0.0
+    words = np.ascontiguousarray(plain).view(width).astype(np.int64)
+    words = np.where(words < 0, words ^ np.int64(bits), words)
+    return np.where(np.isnan(values), last, words)
+
+
+def _ranks(codes: np.ndarray, pool: StringPool) -> np.ndarray:
+    """For each code the place of its text among those there are."""
+    known, places = np.unique(codes, return_inverse=True)
+    ranks = np.empty(len(known), np.int64)
+    ranks[pc.sort_indices(pool.texts(known).cast(pa.binary())).to_numpy()] = np.arange(len(known))
+    return ranks[places]
+
+
+def _sort_by(column: np.ndarray, order: Slots, spare: Slots) -> tuple[Slots, Slots]:
+    """Sort slots by a column, those of equal values as they were; returns both arrays again."""
+    values = np.empty(len(order), np.int64)
+    is_sorted, least, greatest = _gather(column, order, values)
+    if is_sorted:
+        return order, spare
+    values -= least  # may wrap around: the difference counts as a number without a sign
+    others = np.empty_like(values)
+    for shift in range(0, (int(greatest) - int(least)).bit_length(), DIGIT_BITS):
+        _sort_digit(values.view(np.uint64), others.view(np.uint64), shift, order, spare)
+        order, spare, values, others = spare, order, others, values
+    return order, spare
+
+
+@numba.njit(cache=True, nogil=True)
+def _gather(column: np.ndarray, order: Slots, out: np.ndarray) -> tuple[bool, int, int]:
+    """The values in this order; whether they ascend, the least and the greatest of them."""
+    if len(order) == 0:
+        return True, 0, 0
+    before = least = greatest = column[order[0]]
+    is_sorted = True
+    for place in range(len(order)):
+        value = column[order[place]]
+        out[place] = value
+        is_sorted &= before <= value
+        least, greatest, before = min(least, value), max(greatest, value), value
+    return is_sorted, least, greatest
+
+
+@numba.njit(cache=True, nogil=True)
+def _sort_digit(
+    values: np.ndarray, others: np.ndarray, shift: int, order: Slots, spare: Slots
+) -> None:
+    """Sort values and their slots by one digit into the other arrays."""
+    mask, places = np.uint64((1 << DIGIT_BITS) - 1), np.zeros((1 << DIGIT_BITS) + 1, np.int64)
+    for place in range(len(values)):
+        places[np.int64((values[place] >> np.uint64(shift)) & mask) + 1] += 1
+    for digit in range(1, len(places)):
+        places[digit] += places[digit - 1]
+    for place in range(len(values)):
+        mine = np.int64((values[place] >> np.uint64(shift)) & mask)
+        target = places[mine]
+        others[target], spare[target] = values[place], order[place]
+        places[mine] = target + 1

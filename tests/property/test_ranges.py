@@ -1,0 +1,234 @@
+"""Ranges: whoever moves rows in, out of and within them, each event finds those as of its turn.
+
+In steady shapes no transaction moves a row within an index, so every scheme can run them; in moving
+ones they come, go and change their place event by event.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from typing import Any
+
+import pytest
+
+import headgate as hg
+from headgate.testing import SerialOracle, difference, results_difference
+from tests.property import shapes
+from tests.property.test_wide import PROMISED, check
+
+pytestmark = pytest.mark.timeout(900)  # on a busy machine compiling takes long
+SEEDS = (3, 8)
+
+
+@functools.cache
+def shape_of(seed: int, ranges: str) -> shapes.Shape:
+    return shapes.make_shape(seed, 2, 5, ranges=ranges)
+
+
+@pytest.mark.parametrize("scheme", PROMISED)
+def test_a_scheme_finds_the_rows_of_steady_ranges(scheme: str) -> None:
+    check(shape_of(3, "steady"), scheme, 2)
+
+
+def test_steady_ranges_are_shared_by_threads() -> None:
+    decisions = check(shape_of(3, "steady"), "shares", 2)
+    assert not any("range" in one.why for one in decisions)
+
+
+@pytest.mark.parametrize("updates", [False, True])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_moving_ranges_have_the_rows_as_of_each_turn(seed: int, updates: bool) -> None:
+    check(shape_of(seed, "moving"), "serial", 1, updates)
+
+
+@pytest.mark.parametrize("scheme", ["auto", "shares", "ready-chain-lazy", "lock"])
+def test_a_scheme_that_cannot_see_to_moving_ranges_says_so(scheme: str) -> None:
+    decisions = check(shape_of(3, "moving"), scheme, 2)
+    assert {one.scheme for one in decisions} == {"serial"}
+    assert any("range" in one.why for one in decisions) or scheme == "auto"
+
+
+# --- ranges of any length -------------------------------------------------------------------------
+
+parcels = hg.Table("parcels", "id bigint, shelf int, n bigint", key="id", index="shelf")
+EVENT = "ts bigint, id bigint, shelf int, other int"
+
+
+@hg.transaction(event=EVENT)
+def store(event, parcel=parcels.at("id", create=True)):
+    parcel.shelf = event.shelf
+
+
+@hg.transaction(event=EVENT)
+def shift(event, all_=parcels.where("shelf"), out=hg.output("moved bigint, last bigint")):
+    for parcel in all_:
+        parcel.shelf = event.other
+        parcel.n += 1
+        out.last = parcel.id
+    out.moved = len(all_)
+    if event.ts % 5 == 0:
+        return hg.abort("not today")
+
+
+@hg.transaction(event=EVENT)
+def clear(event, all_=parcels.where("shelf", limit=40), out=hg.output("gone bigint")):
+    for parcel in all_:
+        hg.delete(parcel)
+    out.gone = len(all_)
+    if event.ts % 7 == 0:
+        raise ValueError("stuck")
+
+
+ROUTES = {"store": store, "shift": shift, "clear": clear}
+KINDS = ("store", "store", "shift", "shift", "clear")
+
+
+def events(seed: int, count: int) -> list[dict[str, Any]]:
+    draw = random.Random(seed)
+    return [
+        {"ts": ts, "id": draw.randrange(9000), "shelf": draw.randrange(4),
+         "other": draw.randrange(4), "kind": draw.choice(KINDS)}
+        for ts in range(count)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("updates", [False, True])
+def test_ranges_grow_beyond_the_room_that_there_was(updates: bool) -> None:
+    """Thousands of rows go from one value to another: slots, copies and trees run out of room."""
+    rows = [{"id": key, "shelf": key % 4, "n": 0} for key in range(6000)]
+    oracle = SerialOracle([parcels], list(ROUTES.values()))
+    oracle.load(parcels, rows)
+    with hg.open(None, tables=[parcels], transactions=list(ROUTES.values())) as engine:
+        engine.load(parcels, rows)
+        for seed in range(2):
+            given, options = events(seed, 25), {"route_by": "kind", "updates": updates}
+            wanted = oracle.run(ROUTES, given, **options)
+            assert results_difference(engine.run(ROUTES, given, **options), wanted) is None
+        assert difference(engine, oracle) is None
+
+
+@pytest.mark.parametrize("interpreted", ["store", "shift", "clear"])
+def test_functions_in_plain_python_keep_the_indexes_too(interpreted: str) -> None:
+    routes = dict(ROUTES)
+    plain = ROUTES[interpreted].signature.function
+    routes[interpreted] = hg.transaction(event=EVENT, compiled=False)(plain)
+    oracle = SerialOracle([parcels], list(routes.values()))
+    with hg.open(None, tables=[parcels], transactions=list(routes.values())) as engine:
+        for seed in range(3):
+            given = events(seed, 60)
+            wanted = oracle.run(routes, given, route_by="kind")
+            assert results_difference(engine.run(routes, given, route_by="kind"), wanted) is None
+        assert difference(engine, oracle) is None
+
+
+def test_calls_find_what_the_calls_before_them_moved() -> None:
+    oracle = SerialOracle([parcels], list(ROUTES.values()))
+    with hg.open(None, tables=[parcels], transactions=list(ROUTES.values())) as engine:
+        for event in events(4, 80):
+            kind = event.pop("kind")
+            found, wanted = (judge.call(ROUTES[kind], **event) for judge in (engine, oracle))
+            assert dict(found) == {**wanted}
+        assert difference(engine, oracle) is None
+
+
+# --- opening again --------------------------------------------------------------------------------
+
+
+def test_a_store_that_is_opened_again_has_its_indexes(tmp_path: Any) -> None:
+    oracle = SerialOracle([parcels], list(ROUTES.values()))
+    for seed in range(3):
+        given = events(seed, 60)
+        wanted = oracle.run(ROUTES, given, route_by="kind")
+        with hg.open(tmp_path / "store", tables=[parcels], transactions=list(ROUTES.values())) as e:
+            assert results_difference(e.run(ROUTES, given, route_by="kind"), wanted) is None
+            assert difference(e, oracle) is None
+
+
+def test_an_index_may_be_declared_and_dropped_from_one_opening_to_the_next(tmp_path: Any) -> None:
+    bare = hg.Table("parcels", "id bigint, shelf int, n bigint", key="id")
+    with hg.open(tmp_path / "store", tables=[bare]) as engine:
+        engine.load(bare, [{"id": key, "shelf": key % 3, "n": key} for key in range(20)])
+    with hg.open(tmp_path / "store", tables=[parcels], transactions=[shift]) as engine:
+        assert engine.call(shift, ts=1, id=0, shelf=2, other=9).moved == 6
+    with hg.open(tmp_path / "store", tables=[bare]) as engine:
+        assert engine.sql("select count(*) from parcels where shelf = 9").arrow()[0][0].as_py() == 6
+    with hg.open(tmp_path / "store", tables=[parcels], transactions=[shift]) as engine:
+        assert engine.call(shift, ts=1, id=0, shelf=9, other=1).moved == 6
+
+
+# --- reading by an index --------------------------------------------------------------------------
+
+
+def test_a_scan_by_an_index_gives_what_one_without_gives() -> None:
+    bare = hg.Table("parcels", "id bigint, shelf int, n bigint", key="id")
+    with (
+        hg.open(None, tables=[parcels], transactions=list(ROUTES.values())) as engine,
+        hg.open(None, tables=[bare]) as other,
+    ):
+        for seed in range(4):
+            engine.run(ROUTES, events(seed, 60), route_by="kind")
+            for shelf in range(4):
+                found = engine.scan("parcels", where={"shelf": shelf, "n": 0}, columns="id, n")
+                wanted = engine.scan("parcels", f"shelf = {shelf} and n = 0", columns="id, n")
+                assert found.arrow().equals(wanted.arrow()), shelf
+                assert found.epoch == wanted.epoch
+            assert engine.scan("parcels", where={"id": 5}).rows() == [
+                row for row in engine.scan("parcels").rows() if row[0] == 5
+            ]
+        for wrong in ("1", 2**40, 1.0, None):
+            found = _answer(engine, wrong)
+            assert found == _answer(other, wrong) or isinstance(found, list)
+
+
+def _answer(engine: hg.Engine, shelf: Any) -> Any:
+    try:
+        return engine.scan("parcels", where={"shelf": shelf}).rows()
+    except hg.HeadgateError as error:
+        return str(error)
+
+
+# --- declarations that cannot be ------------------------------------------------------------------
+
+tools = hg.Table("tools", "id bigint, kind string, x double", key="id", index=["kind", ("x", "id")])
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: hg.Table("a", "id int, b int", key="id", index=["c"]), "no column 'c'"),
+        (lambda: hg.Table("a", "id int", key="id", index=3), "index is a list of columns"),
+        (lambda: hg.Table("a", "id int", key="id", index=[("id", "id")]), "named twice"),
+        (lambda: tools.where("x", "kind"), "no index begins with x, kind"),
+        (lambda: tools.where(), "name a column"),
+        (lambda: tools.where("what"), "no column 'what'"),
+        (lambda: tools.where("a", index="x"), "no index (x)"),
+        (lambda: tools.where("kind", mode="create"), "mode is 'write' or 'read'"),
+        (lambda: tools.where("kind", limit=0), "limit is a whole number from 1 on"),
+        (lambda: tools.between("a", ("b", "c")), "as many columns as each other"),
+        (lambda: tools.between(("a", "b"), ("c", "d")), "at most the 1 of index tools: key"),
+        (lambda: tools.between((), ()), "a bound is an event column or several"),
+    ],
+)
+def test_what_cannot_be_an_index_or_a_range_is_refused(make: Any, words: str) -> None:
+    with pytest.raises(hg.DeclarationError) as refused:
+        make()
+    assert words in str(refused.value)
+
+
+def test_a_bound_of_another_type_is_refused_where_it_is_declared() -> None:
+    with pytest.raises(hg.DeclarationError, match="event column 'low' is a bigint"):
+
+        @hg.transaction(event="low bigint, high bigint")
+        def look(event, some=tools.between("low", "high", index=("x", "id"))):
+            pass
+
+
+def test_a_range_of_which_low_is_beyond_high_has_no_rows() -> None:
+    @hg.transaction(event="low bigint, high bigint", compiled=False)
+    def look(event, some=tools.between("low", "high"), out=hg.output("n bigint")):
+        out.n = len(some)
+
+    with hg.open(None, tables=[tools], transactions=[look]) as engine:
+        engine.load(tools, [{"id": key, "kind": "a", "x": 0.5} for key in range(9)])
+        assert [engine.call(look, low=low, high=5).n for low in (5, 4, 6, 7)] == [1, 2, 0, 0]

@@ -1,0 +1,110 @@
+"""The tree of an ordered index against a sorted list: whatever is inserted, removed and asked."""
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headgate.state import entries
+from headgate.state import tree as trees
+from headgate.state.ordered import _sort_by
+from headgate.state.strings import StringPool
+
+small = st.integers(-40, 40)
+pairs = st.tuples(small, st.integers(-3, 3))
+steps = st.lists(st.tuples(st.sampled_from("iiir"), pairs), max_size=400)
+ranges = st.lists(
+    st.tuples(pairs, pairs, st.integers(1, 2), st.integers(-1, 9), st.booleans()), max_size=8
+)
+
+
+class Tree:
+    """A tree with what Python needs to ask it."""
+
+    def __init__(self, width: int, texts: int = 0, reach: int = 0) -> None:
+        self.words = trees.empty_tree(width, 8, texts, reach)
+
+    def insert(self, entry: tuple[int, ...], slot: int) -> None:
+        if entries.is_short_one(at(self.words), 1):
+            self.words = trees.grown_tree(self.words, 2 * int(self.words[trees.ROOM]))
+        key = np.array(entry, np.int64)
+        entries.insert_one(at(self.words), at(key), slot)
+
+    def remove(self, entry: tuple[int, ...]) -> int:
+        key = np.array(entry, np.int64)
+        return int(entries.remove_one(at(self.words), at(key)))
+
+    def scan(self, low, high, count, limit=-1, descending=False):
+        one, other, out = np.array(low, np.int64), np.array(high, np.int64), np.zeros(900, np.int64)
+        asked = count, limit, int(descending), at(out), len(out)
+        found = entries.scan_one(at(self.words), at(one), at(other), *asked)
+        return out[:found].tolist()
+
+
+def at(array: np.ndarray) -> int:
+    return int(array.ctypes.data)
+
+
+def expected(kept, low, high, count, limit, descending):
+    inside = [one for one in sorted(kept) if low[:count] <= one[:count] <= high[:count]]
+    slots = [kept[one] for one in (reversed(inside) if descending else inside)]
+    return slots if limit < 0 else slots[:limit]
+
+
+@settings(max_examples=150, deadline=None)
+@given(steps, ranges)
+def test_a_tree_finds_what_a_sorted_list_does(steps, ranges):
+    tree, kept = Tree(2), {}
+    for number, (step, entry) in enumerate(steps):
+        if step == "i" and entry not in kept:
+            kept[entry] = number
+            tree.insert(entry, number)
+        elif step == "r":
+            assert tree.remove(entry) == kept.pop(entry, -1)
+    assert int(tree.words[trees.ENTRIES]) == len(kept)
+    for asked in ranges:
+        assert tree.scan(*asked) == expected(kept, *asked)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 5000), st.randoms(use_true_random=False))
+def test_a_tree_that_was_filled_at_once_goes_on_as_any_other(count, random):
+    found = sorted({(random.randrange(3000), random.randrange(50)) for _ in range(count)})
+    kept = {entry: slot for slot, entry in enumerate(found)}
+    tree = Tree(2)
+    tree.words = trees.empty_tree(2, entries.nodes_for(len(found)))
+    held = np.array([[1, *entry] for entry in kept], np.int64).reshape(-1)
+    order = np.arange(len(found))
+    entries.fill(at(tree.words), at(held), at(order), len(found))
+    low, high = (-1, 0), (3000, 0)
+    assert tree.scan((500, 7), (520, 3), 2) == expected(kept, (500, 7), (520, 3), 2, -1, False)
+    for entry in random.sample(found, len(found) - len(found) // 20):
+        assert tree.remove(entry) == kept.pop(entry)
+    for number in range(300):
+        entry = (random.randrange(3000), 100 + number)
+        kept[entry] = number
+        tree.insert(entry, number)
+    for descending in (False, True):
+        assert tree.scan(low, high, 1, 800, descending) == expected(
+            kept, low, high, 1, 800, descending
+        )
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.one_of(st.integers(-4, 4), st.integers(-(2**63), 2**63 - 1)), max_size=80))
+def test_slots_are_sorted_by_a_column_and_stay_in_order_where_it_is_equal(values):
+    column = np.array(values, np.int64)
+    order, _ = _sort_by(column, np.arange(len(column)), np.empty(len(column), np.int64))
+    assert order.tolist() == np.argsort(column, kind="stable").tolist()
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.sets(st.text(max_size=6), max_size=60), st.text(max_size=4), st.text(max_size=4))
+def test_texts_are_in_the_order_of_their_code_points(texts, low, high):
+    pool = StringPool()
+    tree = Tree(1, texts=1, reach=pool.reach())
+    codes = {text: int(pool.intern(pa.array([text]))[0]) for text in {*texts, low, high}}
+    for text in texts:
+        tree.insert((codes[text],), codes[text])
+    found = tree.scan((codes[low],), (codes[high],), 1)
+    assert found == [codes[text] for text in sorted(texts) if low <= text <= high]
