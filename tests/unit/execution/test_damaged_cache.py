@@ -57,7 +57,7 @@ from headgate.state import index
 table = hg.Table("t", "id bigint, n bigint DEFAULT 0", key="id", check="n < 1000")
 check_compiles(table)
 words = np.zeros((3, 8), np.int64)
-first = build_check(table)(words.ctypes.data, 0, 3)
+first = build_check(table)(0, words.ctypes.data, 0, 3)
 print(first, index.find(np.zeros(16, np.int64), words, 5), len(compiled.buffer))
 """
 PARTS_EXPECTED = "-1 -1"
