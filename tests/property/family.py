@@ -391,6 +391,34 @@ def extend(
     out.n = len(out.path)
 
 
+# --- keys that depend on rows: chains, creates, texts, errors -------------------------------------
+
+hops = hg.Table(
+    "hops", "id bigint, after bigint DEFAULT 2, n bigint DEFAULT 1", key="id", check="n > -40"
+)
+marks = hg.Table("marks", "number int, word string, n bigint", key="number, word")
+
+
+@member("ts timestamp, id bigint, after bigint, n bigint, word string", "ts")
+def hop(
+    event,
+    first=hops.at("id", create=True),
+    second=hops.at(lambda first: first.after % 5, create=True),
+    third=hops.at(lambda event, second: second.after - event.n),
+    mark=marks.at(lambda third: 12 // (third.n - 3), lambda event, second: event.word, create=True),
+    out=hg.output("id bigint, n bigint"),
+):
+    if third.n == 5:
+        return hg.abort("five")
+    third.n += event.n
+    first.after = event.after
+    mark.n += third.n
+    out.id = third.id
+    out.n = mark.n
+    if event.n == 2:
+        hg.delete(second)
+
+
 # --- a set to route, over one table ---------------------------------------------------------------
 
 book = hg.Table("book", "id bigint, n bigint DEFAULT 10, note string", key="id", check="n >= 0")
@@ -418,7 +446,18 @@ def drop(event, row=book.at("id")):
     hg.delete(row)
 
 
-ROUTED = ("put", "move", "drop")
+@member("ts timestamp, id bigint, n bigint", "ts")
+def chase(
+    event,
+    row=book.at("id"),
+    other=book.at(lambda row: row.n % 6),
+    made=book.at(lambda event, other: other.id + event.n, create=True),
+):
+    other.n += 1
+    made.n += event.n
+
+
+ROUTED = ("put", "move", "drop", "chase")
 
 
 def routes(forms: Mapping[str, bool]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ does is simple integer work, in which every row may depend on any other.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import headgate as hg
@@ -41,6 +41,7 @@ class Parameter:
     table: int
     form: str  # at, each, where or between
     mode: str  # "", read or create
+    key: str = ""  # the function that computes its key, where one does
 
     @property
     def column(self) -> str:
@@ -53,7 +54,8 @@ class Parameter:
             return f'table_{self.table}.where("{self.column}", index="tag"{more})'
         if self.form == "between":
             return f'table_{self.table}.between("{self.column}", "z"{more}, limit=4)'
-        return f'table_{self.table}.{self.form}("{self.column}"{more})'
+        named = self.key or f'"{self.column}"'
+        return f"table_{self.table}.{self.form}({named}{more})"
 
     @property
     def event(self) -> str:
@@ -67,19 +69,24 @@ def make_shape(
     constrained: bool = False,
     routes: int | None = None,
     ranges: str | None = None,
+    computed: float = 0.0,
 ) -> Shape:
     """A shape of this seed; the numbers are drawn where they are not given.
 
     Some parameters are ranges where they are asked for: that rows stay in, or come to and leave.
+    About so many of the keys are `computed` from rows of parameters before.
     """
     draw = random.Random(seed)
+    keys = random.Random(seed)  # shapes without computed keys stay what they are
     count = tables or draw.randint(1, TABLES_MAX)
     made = _tables(draw, count, constrained, ranges)
     found = {}
     for number in range(routes or draw.choice((1, 1, 2, 3))):
         most = parameters or PARAMETERS_MAX
         wide = most if parameters and number == 0 else draw.randint(1, most)
-        found[f"r{number}"] = _transaction(draw, f"shape_{seed}", number, made, wide, ranges)
+        share = (keys, computed)
+        label = f"shape_{seed}"
+        found[f"r{number}"] = _transaction(draw, label, number, made, wide, ranges, share)
     return Shape(made, found)
 
 
@@ -115,8 +122,10 @@ def _transaction(
     tables: tuple[hg.Table, ...],
     wide: int,
     ranges: str | None,
+    computed: tuple[random.Random, float],
 ) -> Any:
-    parameters, name = [], f"{label}_{route}"
+    parameters: list[Parameter] = []
+    name = f"{label}_{route}"
     for number in range(wide):
         # The first transaction comes to all tables, as far as it is wide enough.
         table = number % len(tables) if route == 0 else draw.randrange(len(tables))
@@ -126,7 +135,10 @@ def _transaction(
             form, mode = draw.choice(("where", "where", "between")), draw.choice(("", "read"))
         if ranges == "steady" and mode == "create":
             mode = ""
-        parameters.append(Parameter(f"p{route}_{number}", table, form, mode))
+        made = Parameter(f"p{route}_{number}", table, form, mode)
+        if parameters and form == "at" and computed[0].random() < computed[1]:
+            made = replace(made, key=_key(computed[0], parameters))
+        parameters.append(made)
     has_output = draw.random() < 0.6
     source = _source(draw, name, parameters, has_output, ranges != "steady")
     scope: dict[str, Any] = {"hg": hg}
@@ -134,6 +146,20 @@ def _transaction(
     exec(source, scope)
     event = ", ".join(["ts bigint", "x bigint", "z bigint", *(one.event for one in parameters)])
     return hg.transaction(event=event)(scope[name])
+
+
+def _key(draw: random.Random, before: list[Parameter]) -> str:
+    """A function of a key: of one row or two, or of the rows of a list; some of them raise."""
+    one = draw.choice(before)
+    if one.form == "each":
+        return f"lambda event, {one.name}: len({one.name}) + event.x % 3"
+    other = draw.choice([found for found in before if found.form == "at"])
+    names = ", ".join(dict.fromkeys([one.name, other.name]))
+    return draw.choice((
+        f"lambda {one.name}: {one.name}.tag",
+        f"lambda event, {names}: ({one.name}.n + {other.name}.tag + event.x) % {KEYS + 1}",
+        f"lambda {names}: ({one.name}.n + 24 // {other.name}.tag) % {KEYS + 2}",
+    ))  # fmt: skip
 
 
 def _source(

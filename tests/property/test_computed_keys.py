@@ -14,13 +14,13 @@ import pytest
 import headgate as hg
 from headgate.kernels.generating_keys import DynamicText
 from headgate.kernels.generating_look_ups import LookUpText
-from headgate.parallel import foresight
 from headgate.testing import SerialOracle, difference, results_difference
 
 orders = hg.Table("orders", "id bigint, sku string, n int", key="id")
 stock = hg.Table("stock", "sku string, left int, region bigint", key="sku", check="left >= -40")
 regions = hg.Table("regions", "number int, sku string, value bigint", key="number, sku")
 TABLES = [orders, stock, regions]
+COSTLY_NS = 500_000.0  # as if a transaction took so long: few of them are worth threads
 EVENT = "kind string, order bigint, sku string, n int"
 
 
@@ -115,6 +115,8 @@ def compare(
     engine = hg.open(None, tables=TABLES, transactions=list(routes.values()))
     for events in batches:
         told = {"route_by": "kind", "updates": updates}
+        for executor in engine._executors.values():
+            executor.scheduler.cost_ns = COSTLY_NS
         got = engine.run(routes, events, **told, **how)
         found = results_difference(got, oracle.run(routes, events, **told))
         assert found is None, found
@@ -132,10 +134,7 @@ SCHEMES = (
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_every_scheme_finds_the_rows_that_the_serial_order_finds(
-    scheme: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(foresight, "STRETCH_MIN", 2)
+def test_every_scheme_finds_the_rows_that_the_serial_order_finds(scheme: str) -> None:
     engine = compare(COMPILED, BATCHES, scheme=scheme, threads=2)
     engine.close()
 
@@ -166,10 +165,7 @@ def test_weaker_levels_run_in_event_order(level: str) -> None:
     compare(COMPILED, BATCHES[:2], scheme="lock", threads=2, isolation=level).close()
 
 
-def test_sections_in_which_keys_are_certain_run_on_threads(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(foresight, "STRETCH_MIN", 2)
+def test_sections_in_which_keys_are_certain_run_on_threads() -> None:
     with compare(COMPILED, BATCHES[3:], scheme="ready", threads=2) as engine:
         told = " ".join(decision.why for decision in engine.decisions())
         assert "sections in which they are certain" in told
@@ -182,7 +178,6 @@ def forget_certainty(self: DynamicText, *given: Any) -> list[str]:
 
 
 def test_a_stale_prediction_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(foresight, "STRETCH_MIN", 2)
     monkeypatch.setattr(DynamicText, "_certain", forget_certainty)
     with pytest.raises(AssertionError, match=r"result|table"):
         compare(make_routes(True), BATCHES[3:], scheme="ready", threads=2)

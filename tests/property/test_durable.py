@@ -60,7 +60,7 @@ def lowered(patch: pytest.MonkeyPatch, snapshot_bytes: int, slack: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["transfer", "deposit", "take_seat", "add_all", "switch", "charge", "extend"]
+    "name", ["transfer", "deposit", "take_seat", "add_all", "switch", "charge", "extend", "hop"]
 )
 @making.examples(12)
 @given(data=st.data())
@@ -101,7 +101,7 @@ def test_a_store_that_stops_in_the_middle_is_as_one_that_does_not(
 def test_held_events_and_the_watermark_survive_a_stop(
     rows: Any, batches: Any, stops: Any, late: str, recovery: str, limits: tuple[int, int]
 ) -> None:
-    found = routes({"put": True, "move": True, "drop": True})
+    found = routes({"put": True, "move": True, "drop": True, "chase": True})
     options = {"route_by": "kind", "order_by": "ts", "watermark": "3 seconds", "late": late}
     options["carry"] = "tag, other"
     with pytest.MonkeyPatch.context() as patch:

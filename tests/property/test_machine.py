@@ -16,7 +16,7 @@ from tests.property.family import FAMILY, book, routes, wallets
 from tests.property.test_durable import Life
 from tests.property.test_streams import routed_events
 
-ROUTES = routes({"put": True, "move": False, "drop": True})
+ROUTES = routes({"put": True, "move": False, "drop": True, "chase": True})
 DEPOSIT = FAMILY["deposit"].compiled
 SINGLE = {**ROUTES, "deposit": DEPOSIT}
 STREAM = {"route_by": "kind", "order_by": "ts", "watermark": "4 seconds"}

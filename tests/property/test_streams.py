@@ -16,9 +16,14 @@ from tests.property.family import FAMILY, ROUTED, book, routes
 from tests.property.harness import decoded, same_bytes, sorted_table
 
 # Which of put, move and drop run compiled.
-MIXES = ((True, True, True), (False, False, False), (True, False, True), (False, True, False))
+MIXES = (
+    (True, True, True, True), (False, False, False, False), (True, False, True, False),
+    (False, True, False, True),
+)  # fmt: skip
 SECONDS = st.integers(0, 20).map(lambda s: making.START + datetime.timedelta(seconds=s))
-KINDS = st.sampled_from(("put", "move", "drop", "put", "move", "drop", "fly", None))
+KINDS = st.sampled_from(
+    ("put", "move", "drop", "put", "move", "drop", "chase", "chase", "fly", None)
+)
 
 
 @st.composite

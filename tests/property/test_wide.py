@@ -47,8 +47,9 @@ def shape_of(
     parameters: int | None = None,
     constrained: bool = False,
     routes: int | None = None,
+    computed: float = 0.0,
 ) -> shapes.Shape:
-    return shapes.make_shape(seed, tables, parameters, constrained, routes)
+    return shapes.make_shape(seed, tables, parameters, constrained, routes, computed=computed)
 
 
 @functools.cache
@@ -131,6 +132,28 @@ def test_rows_in_between_are_those_of_the_serial_order(scheme: str) -> None:
     check(shape_of(*WIDEST), scheme, 2, updates=True)
 
 
+@pytest.mark.parametrize("seed", [3, 8])
+@pytest.mark.parametrize("scheme", ["serial", "auto", "shares", "ready", "depth-chain", "virtual"])
+def test_keys_that_depend_on_rows_are_those_of_the_serial_order(scheme: str, seed: int) -> None:
+    shape = shape_of(seed, 3, 6, False, 2, 0.6)
+    signatures = [one.signature for one in shape.routes.values()]
+    assert any(access.is_dynamic for one in signatures for access in one.accesses)
+    outcomes = [row["outcome"] for batch in expected(shape, False)[1] for row in batch]
+    assert {"committed", "aborted"} <= set(outcomes)
+    for threads in (1, 2, 3):
+        check(shape, scheme, threads)
+    check(shape, scheme, 2, updates=True)
+
+
+@pytest.mark.parametrize("scheme", ["serial", "auto"])
+def test_constraints_hold_of_rows_that_others_lead_to(scheme: str) -> None:
+    shape = shape_of(23, 5, 8, True, 2, 0.5)
+    results = [row for batch in expected(shape, False)[1] for row in batch]
+    reasons = {str(row["reason"]).split(":")[0] for row in results}
+    assert {"unique failed", "reference failed"} & reasons
+    check(shape, scheme, 2)
+
+
 @pytest.mark.parametrize("scheme", ["serial", "auto", "ready", "timestamp", "tstream"])
 def test_wide_constraints_hold(scheme: str) -> None:
     shape = shape_of(23, shapes.TABLES_MAX, 10, True, 2)
@@ -153,7 +176,8 @@ def test_shapes_by_schemes_by_threads(
         monkeypatch.setenv("HEADGATE_CACHE", str(tmp_path))  # what is compiled once only
     for seed in LONG_SEEDS if long_run else SEEDS:
         most = () if long_run else (4, 5)
-        shape = shapes.make_shape(seed, *most, constrained=seed % 7 == 0)
+        computed = 0.4 if seed % 3 == 0 else 0.0
+        shape = shapes.make_shape(seed, *most, constrained=seed % 7 == 0, computed=computed)
         for place, scheme in enumerate(PROMISED):
             if long_run or place % len(SEEDS) == SEEDS.index(seed):
                 check(shape, scheme, 1 + (seed + place) % 3, updates=(seed + place) % 11 == 0)

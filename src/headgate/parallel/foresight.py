@@ -15,16 +15,16 @@ from collections.abc import Iterator
 from headgate.execution.run import Run
 
 AHEAD_EVENTS = 1024  # looked up at once: what is not certain is looked up again
-STRETCH_MIN = 128  # fewer events are run by one thread
+STRETCH_MIN = 128  # fewer events are run by one thread, where nothing is known of their cost
 ALONE_MAX = 1 << 14  # at most so many of them before the next attempt
 
 
 class Foresight:
     """The sections of certainty of one batch, each found when those before it have run."""
 
-    def __init__(self, run: Run, most: int, least: int = 0) -> None:
+    def __init__(self, run: Run, most: int, least: int = STRETCH_MIN) -> None:
         """`most` events are in a section, and at least `least`, but for what one thread runs."""
-        self.run, self.most, self.least = run, most, max(STRETCH_MIN, least)
+        self.run, self.most, self.least = run, most, least
         self.is_certain = False  # whether the rows of the last section are known
         self.sections = self.alone = 0  # how many were certain; how many events were not
 

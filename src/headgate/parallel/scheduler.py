@@ -41,7 +41,7 @@ from headgate.parallel.decision import (
     load_thresholds,
 )
 from headgate.parallel.figures import Figures, measure
-from headgate.parallel.foresight import Foresight
+from headgate.parallel.foresight import STRETCH_MIN, Foresight
 from headgate.parallel.precedence import Scratch
 from headgate.parallel.scheme import PLAN, SERIAL, UNIT_PLAN, Scheme, make_scheme, needed
 from headgate.parallel.sections import cut, nest, run_in_turn
@@ -229,7 +229,7 @@ class Scheduler:
 
     def _stretch_min(self) -> int:
         """Fewer events than this are not worth their threads, as far as is known."""
-        return int(self.costs.start_ns / self.cost_ns) if self.cost_ns else 0
+        return max(2, int(self.costs.start_ns / self.cost_ns)) if self.cost_ns else STRETCH_MIN
 
     def _run_shared(self, run: Run, scheme: Scheme) -> bool:
         """Let all threads plan and run the batch at once; False when it was put back."""
