@@ -12,6 +12,7 @@ from typing import Any
 
 import headgate as hg
 from tests.property import (
+    family_keys,  # noqa: F401  its members
     family_ranges,  # noqa: F401  its members
     tariff,
 )
@@ -389,34 +390,6 @@ def extend(
     out.path = min(row.path, beside.path) + "/" + row.last
     out.is_first = row.path < beside.path
     out.n = len(out.path)
-
-
-# --- keys that depend on rows: chains, creates, texts, errors -------------------------------------
-
-hops = hg.Table(
-    "hops", "id bigint, after bigint DEFAULT 2, n bigint DEFAULT 1", key="id", check="n > -40"
-)
-marks = hg.Table("marks", "number int, word string, n bigint", key="number, word")
-
-
-@member("ts timestamp, id bigint, after bigint, n bigint, word string", "ts")
-def hop(
-    event,
-    first=hops.at("id", create=True),
-    second=hops.at(lambda first: first.after % 5, create=True),
-    third=hops.at(lambda event, second: second.after - event.n),
-    mark=marks.at(lambda third: 12 // (third.n - 3), lambda event, second: event.word, create=True),
-    out=hg.output("id bigint, n bigint"),
-):
-    if third.n == 5:
-        return hg.abort("five")
-    third.n += event.n
-    first.after = event.after
-    mark.n += third.n
-    out.id = third.id
-    out.n = mark.n
-    if event.n == 2:
-        hg.delete(second)
 
 
 # --- a set to route, over one table ---------------------------------------------------------------

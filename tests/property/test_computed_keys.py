@@ -191,3 +191,32 @@ def test_a_row_made_in_the_batch_and_not_looked_for_again_is_caught(
     with pytest.raises(AssertionError, match=r"result|table"):
         events = make_events(3, 8, 260, ("place", "look", "look"))
         compare(make_routes(True), [events], scheme="serial")
+
+
+def slots_of(engine: hg.Engine) -> dict[str, Any]:
+    """By table: the keys of all slots that were ever used, and how many of them are free."""
+    return {
+        name: (rows.words[: rows.count, 1].tolist(), rows.free_count)
+        for name, rows in engine._memory.rows.items()
+    }
+
+
+def test_rows_are_made_in_the_same_slots_by_every_scheme() -> None:
+    found = []
+    for scheme in ("serial", "shares", "ready", "virtual"):
+        with compare(COMPILED, BATCHES, scheme=scheme, threads=2) as engine:
+            found.append(slots_of(engine))
+    assert all(slots == found[0] for slots in found)
+
+
+def test_slots_that_no_row_was_made_in_are_given_back() -> None:
+    with compare(COMPILED, BATCHES[:1]) as engine:
+        before = slots_of(engine)
+        many = [{**event, "kind": "place", "n": 9} for event in BATCHES[2]]  # all of them abort
+        results = engine.run(COMPILED, many, route_by="kind")
+        assert set(results["outcome"].to_pylist()) == {"aborted"}
+        after = slots_of(engine)
+    skus = {event["sku"] for event in many}
+    assert len(after["stock"][0]) <= len(before["stock"][0]) + len(skus) < len(many)
+    for name, (keys, free) in before.items():
+        assert len(after[name][0]) - after[name][1] == len(keys) - free
