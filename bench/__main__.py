@@ -13,7 +13,7 @@ BENCHMARKS = {
     "queries": "readers beside the stream, isolation, and the bank beside its peers, with a report",
     "server": "calls over HTTP beside a bare echo of the same server",
     "schemes": "every scheme over the papers' applications, sweeps and phases, with a report",
-    "access": "keys computed from rows beside virtual operations and keys in the event",
+    "access": "keys computed from rows beside virtual operations; then all of ranges",
     "cores": "cheap transfers on virtual cores, by plans of all threads, checked on two",
     "ranges": "ranges beside point reads, and what it costs to keep an index",
     "simulate": "every strategy on virtual cores, checked against one and two threads",

@@ -22,6 +22,7 @@ import pyarrow as pa
 from rich.console import Console
 
 import headgate as hg
+from bench import ranges
 
 ROWS, EVENTS, HOT_ROWS = 100_000, 10_240, 64
 SHARES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
@@ -149,3 +150,4 @@ def main(quick: bool = False) -> None:
     for what, ratio, bar in bars:
         verdict = "met" if ratio >= bar else "MISSED"
         console.print(f"{what}: {ratio:.2f} (bar {bar}: {verdict})")
+    ranges.main(quick)

@@ -132,6 +132,66 @@ def test_calls_find_what_the_calls_before_them_moved() -> None:
         assert difference(engine, oracle) is None
 
 
+# --- beside texts that are made, and keys that are computed ---------------------------------------
+
+names = hg.Table("names", "id bigint, name string, n bigint", key="id", index="name")
+links = hg.Table("links", "id bigint, next bigint", key="id")
+NAMED = "id bigint, name string, low string, high string"
+
+
+@hg.transaction(event=NAMED)
+def lengthen(event, row=names.at("id", create=True)):
+    row.name = row.name + event.name
+    if len(row.name) > 6:
+        row.name = ""
+
+
+@hg.transaction(event=NAMED)
+def gather(event, some=names.between("low", "high", index="name"), out=hg.output("all string")):
+    for one in some:
+        out.all = out.all + one.name + "|"
+        one.n += 1
+        one.name = one.name + "z"
+
+
+@hg.transaction(event=NAMED)
+def follow(
+    event, link=links.at("id", create=True), row=names.at(lambda link: link.next, create=True)
+):
+    link.next = event.id + 1
+    row.n += 1
+    row.name = event.low
+
+
+def test_ranges_find_rows_by_texts_and_keys_that_the_batch_itself_made() -> None:
+    routes = {"lengthen": lengthen, "gather": gather, "follow": follow}
+    oracle, draw = SerialOracle([names, links], list(routes.values())), random.Random(3)
+    with hg.open(None, tables=[names, links], transactions=list(routes.values())) as engine:
+        for _ in range(4):
+            given = [
+                {"id": draw.randrange(12), "name": draw.choice(("a", "b", "é", "zz", "")),
+                 "low": draw.choice(("", "a", "b")), "high": draw.choice(("b", "zzz", "é")),
+                 "kind": draw.choice(("lengthen", "lengthen", "gather", "follow"))}
+                for _ in range(80)
+            ]  # fmt: skip
+            wanted = oracle.run(routes, given, route_by="kind")
+            assert results_difference(engine.run(routes, given, route_by="kind"), wanted) is None
+        assert difference(engine, oracle) is None
+
+
+def test_a_range_and_a_computed_key_in_one_transaction_are_refused() -> None:
+    with pytest.raises(hg.DeclarationError, match="have two transactions"):
+
+        @hg.transaction(event=NAMED)
+        def both(
+            event,
+            link=links.at("id"),
+            row=names.at(lambda link: link.next),
+            some=names.where("name"),
+        ):
+            pass
+
+
 # --- opening again --------------------------------------------------------------------------------
 
 
