@@ -17,12 +17,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numba.core import types
 
 from headgate.state.characters import compare_texts
 from headgate.state.compiled import linked
 from headgate.state.words import set_word as put
 from headgate.state.words import word_at as get
 
+# A symbol, not a pointer, so that kernels that use it can be cached on disk.
+_move_bytes = types.ExternalFunction("memmove", types.int64(types.int64, types.int64, types.int64))
 CAPACITY = 30  # entries of a node
 LEVELS_MAX = 24
 # The words at the begin of the array.
@@ -101,10 +104,17 @@ def _place(tree: int, node: int, words: int, count: int, behind: int) -> Any:
     Of entries the first `count` words count.
     """
     first, last = 0, get(node, COUNT)
+    lead, is_plain = get(words, 0), get(tree, TEXTS) & 1 == 0
+    base, step = entry_at(tree, node, 0), 8 * (get(tree, WIDTH) + 1)
     while first < last:
         middle = (first + last) >> 1
-        order = compare(tree, entry_at(tree, node, middle), words, count)
-        if order < 0 or (order == 0 and behind != 0):
+        spot = base + step * middle
+        if is_plain and get(spot, 0) != lead:  # mostly the first word tells
+            is_before = get(spot, 0) < lead
+        else:
+            order = compare(tree, spot, words, count)
+            is_before = order < 0 or (order == 0 and behind != 0)
+        if is_before:
             first = middle + 1
         else:
             last = middle
@@ -141,13 +151,8 @@ def is_short(tree: int, inserts: int) -> Any:
 
 @linked
 def move(source: int, target: int, words: int) -> None:
-    """Copy words to where some of them may be: from the end on when the target is behind."""
-    if target > source:
-        for word in range(words - 1, -1, -1):
-            put(target, word, get(source, word))
-    else:
-        for word in range(words):
-            put(target, word, get(source, word))
+    """Copy words to where some of them may be."""
+    _move_bytes(target, source, 8 * words)
 
 
 @linked
