@@ -132,6 +132,15 @@ def test_calls_find_what_the_calls_before_them_moved() -> None:
         assert difference(engine, oracle) is None
 
 
+def test_explain_counts_the_rows_that_ranges_would_name_now() -> None:
+    with hg.open(None, tables=[parcels], transactions=list(ROUTES.values())) as engine:
+        engine.load(parcels, [{"id": key, "shelf": key % 4, "n": 0} for key in range(40)])
+        given = [{**one, "kind": "shift", "shelf": 9 if one["ts"] else 2} for one in events(1, 6)]
+        figures = engine.stream(ROUTES, route_by="kind").explain(given)
+        assert (figures.transactions, figures.operations) == (6, 10)
+        assert engine.sql("select count(*) from parcels where shelf = 2").rows() == [(10,)]
+
+
 # --- beside texts that are made, and keys that are computed ---------------------------------------
 
 names = hg.Table("names", "id bigint, name string, n bigint", key="id", index="name")

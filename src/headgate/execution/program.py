@@ -18,7 +18,7 @@ from headgate.compiling.refusals import describe_error
 from headgate.compiling.signature import Signature
 from headgate.errors import DeclarationError, InvariantError
 from headgate.execution.interpreter import Interpreter
-from headgate.execution.reaches import Reach, find_ranges
+from headgate.execution.reaches import Reach, ReachSpans, find_ranges
 from headgate.execution.run import Work
 from headgate.execution.spans import Spans, spans_of
 from headgate.kernels.building import Kernel, build_kernel, compile_first, literal_texts
@@ -185,8 +185,9 @@ class Program:
             work.reaches[place] = reach
             work.spans[place], work.slots[place] = reach.spans, reach.slots
         else:
-            found = find_ranges(access, span, index, work.columns, work.skip)
-            work.spans[place], work.slots[place] = found
+            spans, work.slots[place] = find_ranges(access, span, index, work.columns, work.skip)
+            is_moving = span.index in self.moving
+            work.spans[place] = ReachSpans(len(work.skip), spans) if is_moving else spans
 
     def find_all(self, work: Work) -> None:
         """Find the slots of every access now, those too that the kernel would look up itself."""

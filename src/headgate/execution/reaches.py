@@ -50,10 +50,14 @@ def find_ranges(
 
 
 class ReachSpans(Spans):
-    """The spans of an access that is looked up event by event: known when it has run."""
+    """The spans of an access that is looked up event by event: known when it has run, or foreseen
+    where it does not run."""
 
-    def __init__(self, events: int) -> None:
-        super().__init__(events, 0, np.zeros(2 * events, np.int64))
+    def __init__(self, events: int, foreseen: Spans | None = None) -> None:
+        places = np.zeros(2 * events, np.int64)
+        if foreseen is not None:
+            places[::2], places[1::2] = foreseen.firsts, foreseen.firsts + foreseen.lengths
+        super().__init__(events, 0 if foreseen is None else foreseen.total, places)
 
     @property
     def lengths(self) -> np.ndarray:
