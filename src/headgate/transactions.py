@@ -227,6 +227,10 @@ def _check_access(access: Access, event: Schema, where: str) -> None:
                 f"{where}: event column {name!r} is a {kind}, "
                 f"the key {access.table.name}.{key.name} a {key.type}"
             )
+        if column.nullable:
+            raise DeclarationError(
+                f"{where}: event column {name!r} is declared NULL, and a key is never null"
+            )
 
 
 def _refuse_unsound(signature: Signature, where: str) -> None:

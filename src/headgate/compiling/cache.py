@@ -215,7 +215,7 @@ def _schema(schema: Schema) -> Form:
 
 
 def _column(column: Column) -> Form:
-    return (column.name, _type(column.type), column.default)
+    return (column.name, _type(column.type), column.default, column.nullable)
 
 
 def _type(kind: ColumnType) -> Form:

@@ -31,6 +31,7 @@ from headgate.compiling.operators import (
     CHECKED_OPERATORS,
     real_power,
 )
+from headgate.compiling.optionals import not_none, truth
 from headgate.compiling.refusals import ALWAYS, Refusal, describe_error
 from headgate.compiling.texts import (
     TEXT_BUILTINS,
@@ -64,8 +65,12 @@ class _Meaning(FunctionPass):
     def run_pass(self, state: Any) -> bool:
         func_ir = state.func_ir
         rewriter = _Rewriter(func_ir, state.func_id.func.__globals__.get(FUNCTIONS, {}))
-        for block in func_ir.blocks.values():
+        tested = _tested_for_none(func_ir)
+        for label, block in func_ir.blocks.items():
             block.body = [new for old in block.body for new in rewriter.rewrite(block, old)]
+            for name, loc in tested.get(label, ()):
+                variable = ir.Var(block.scope, name, loc)
+                block.body[:0] = rewriter.call(block, not_none, [variable], variable, loc)
         func_ir._definitions = build_definitions(func_ir.blocks)
         return True
 
@@ -100,6 +105,47 @@ class _Exactness(AnalysisPass):
     def run_pass(self, state: Any) -> bool:
         refuse_inexact(state.func_ir, state.typemap, state.calltypes, state.return_type)
         return False
+
+
+def _tested_for_none(func_ir: Any) -> dict[int, list[tuple[str, Any]]]:
+    """By block: the variables that a branch to it, the only way there, found not to be None."""
+    before: dict[int, int] = {}
+    for block in func_ir.blocks.values():
+        for target in block.terminator.get_targets():
+            before[target] = before.get(target, 0) + 1
+    found: dict[int, list[tuple[str, Any]]] = {}
+    for block in func_ir.blocks.values():
+        test = _none_test(func_ir, block)
+        if test is not None:
+            name, target = test
+            if before[target] == 1 and target != min(func_ir.blocks):
+                found.setdefault(target, []).append((name, block.terminator.loc))
+    return found
+
+
+def _none_test(func_ir: Any, block: Any) -> tuple[str, int] | None:
+    """The variable that a block ends by testing for None, and where it goes when it is not."""
+    branch = block.terminator
+    if not isinstance(branch, ir.Branch):
+        return None
+    truth = guard(get_definition, func_ir, branch.cond)
+    if not isinstance(truth, ir.Expr) or truth.op != "call" or len(truth.args) != 1:
+        return None
+    test = guard(get_definition, func_ir, truth.args[0])
+    if not isinstance(test, ir.Expr) or test.op != "binop":
+        return None
+    other = guard(get_definition, func_ir, test.rhs)
+    is_none = isinstance(other, ir.Const) and other.value is None
+    if not is_none or test.fn not in (operator.is_, operator.is_not):
+        return None
+    places = [place for place, one in enumerate(block.body) if getattr(one, "value", None) is test]
+    name = test.lhs.name
+    if not places or name.startswith("$"):
+        return None
+    after = block.body[places[0] :]
+    if any(isinstance(one, ir.Assign) and one.target.name == name for one in after):
+        return None
+    return name, branch.truebr if test.fn is operator.is_not else branch.falsebr
 
 
 class _Rewriter:
@@ -178,7 +224,7 @@ class _Rewriter:
             function, args = TEXT_OPERATORS[value.fn], [self._texts(block), *args]
         if value.fn in (operator.pow, operator.ipow) and self._is_real_power(*args):
             function = real_power
-        return self._call(block, function, args, statement.target, statement.loc)
+        return self.call(block, function, args, statement.target, statement.loc)
 
     def _is_real_power(self, base: Any, exponent: Any) -> bool:
         """Whether constants tell that the power of floats is no complex number."""
@@ -212,14 +258,16 @@ class _Rewriter:
         value = statement.value
         if self.has_texts and (reaching := self._reaching(block, value)) is not None:
             function, args = reaching
-            return self._call(block, function, args, statement.target, statement.loc, value)
+            return self.call(block, function, args, statement.target, statement.loc, value)
         if dict(value.kws).keys() == {"strict"}:
             return self._strict_zip(block, statement)
+        if self._value_of(value.func) is bool and len(value.args) == 1:
+            return self._truth(block, statement)
         if self._value_of(value.func) is pow:
             if len(value.args) != 2 or value.kws:
                 raise Refusal("pow takes two values here", loc=statement.loc)
             if self._is_real_power(*value.args):
-                return self._call(block, real_power, value.args, statement.target, statement.loc)
+                return self.call(block, real_power, value.args, statement.target, statement.loc)
         return [statement]
 
     def _texts(self, block: Any) -> Any:
@@ -241,6 +289,15 @@ class _Rewriter:
             return compiled, [texts, *call.args]
         return None
 
+    def _truth(self, block: Any, statement: Any) -> list[Any]:
+        """A condition; what a comparison gives is a boolean, and tested as it is."""
+        (given,) = statement.value.args
+        made = guard(get_definition, self.func_ir, given)
+        is_operation = isinstance(made, ir.Expr) and made.op in ("binop", "unary")
+        if is_operation and made.fn in _COMPARISONS:
+            return [statement]
+        return self.call(block, truth, [given], statement.target, statement.loc)
+
     def _strict_zip(self, block: Any, statement: Any) -> list[Any]:
         """zip(a, b, strict=...): Numba's zip takes no keywords, so compare the lengths first."""
         call = statement.value
@@ -253,7 +310,7 @@ class _Rewriter:
         if not strict:
             return [plain]
         nothing = ir.Var(block.scope, mk_unique_var("$lengths"), statement.loc)
-        return [*self._call(block, same_length, call.args, nothing, statement.loc), plain]
+        return [*self.call(block, same_length, call.args, nothing, statement.loc), plain]
 
     def _member(self, block: Any, statement: Any) -> list[Any]:
         """A member of a module: a constant, or a function in its compiled form."""
@@ -289,19 +346,19 @@ class _Rewriter:
         if statement.target.name in self.literal_names:
             return [statement]
         code, setup = self._constant(block, text_code(text), statement.loc)
-        return [setup, *self._call(block, text_of, [code], statement.target, statement.loc)]
+        return [setup, *self.call(block, text_of, [code], statement.target, statement.loc)]
 
     def _store(self, block: Any, statement: Any) -> list[Any]:
         name, setup = self._constant(block, statement.attr, statement.loc)
         nothing = ir.Var(block.scope, mk_unique_var("$stored"), statement.loc)
         args = [statement.target, name, statement.value]
-        return [setup, *self._call(block, store_column, args, nothing, statement.loc)]
+        return [setup, *self.call(block, store_column, args, nothing, statement.loc)]
 
     def _constant(self, block: Any, value: Any, loc: Any) -> tuple[Any, Any]:
         variable = ir.Var(block.scope, mk_unique_var("$constant"), loc)
         return variable, ir.Assign(ir.Const(value, loc), variable, loc)
 
-    def _call(
+    def call(
         self, block: Any, function: Any, args: list[Any], target: Any, loc: Any, like: Any = None
     ) -> list[Any]:
         """The statements that call a function; with what other arguments `like` is called."""
@@ -312,6 +369,10 @@ class _Rewriter:
         return [ir.Assign(found, callee, loc), ir.Assign(call, target, loc)]
 
 
+_COMPARISONS = {
+    operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne,
+    operator.is_, operator.is_not, operator.contains, operator.not_,
+}  # fmt: skip
 _UNKNOWN_FORMS = {
     "make_function": "a function inside the function; define it beside the transaction",
     "build_set": "a set has no order that is the same everywhere; use a tuple",

@@ -13,17 +13,19 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from numba.core import ir, types
+from numba.core.dispatcher import Dispatcher
 
 from headgate.compiling.decimals import INTEGER_DIGITS, DecimalType
-from headgate.compiling.numba_types import AbortType, store_column
+from headgate.compiling.numba_types import AbortType, TextType, store_column
 from headgate.compiling.operators import (
     CHECKED_BUILTINS,
     CHECKED_MATH,
     CHECKED_OPERATORS,
     real_power,
 )
+from headgate.compiling.optionals import inner_of, not_none, truth
 from headgate.compiling.refusals import Refusal
-from headgate.compiling.texts import TEXT_BUILTINS, TEXT_OPERATORS
+from headgate.compiling.texts import TEXT_BUILTINS, TEXT_METHODS, TEXT_OPERATORS
 
 _EXACT_MAX = 2**53  # every integer up to here is a float
 _COMPARING = {
@@ -39,6 +41,7 @@ _COMBINING = {
     TEXT_OPERATORS[operator.add],
 }  # fmt: skip
 _PASSING = {
+    not_none,
     CHECKED_BUILTINS[abs],
     CHECKED_BUILTINS[min],
     CHECKED_BUILTINS[max],
@@ -48,9 +51,17 @@ _PASSING = {
     TEXT_BUILTINS[max],
 }
 _TAKING = {
-    store_column, bool, CHECKED_BUILTINS[float], CHECKED_BUILTINS[int],
+    store_column, bool, truth, CHECKED_BUILTINS[float], CHECKED_BUILTINS[int],
     *(found for function, found in CHECKED_MATH.items() if function is not math.gcd),
 }  # fmt: skip
+# The values that may be None: those of columns.
+_VALUES = (types.Integer, types.Float, types.Boolean, DecimalType, TextType)
+_HANDING_ON = ("cast", "phi", "build_tuple", "static_getitem", "exhaust_iter")
+_KNOWING_NONE = {
+    not_none, store_column, truth, real_power,
+    *CHECKED_OPERATORS.values(), *CHECKED_BUILTINS.values(), *CHECKED_MATH.values(),
+    *TEXT_OPERATORS.values(), *TEXT_BUILTINS.values(), *TEXT_METHODS.values(),
+} - {CHECKED_BUILTINS[sum], TEXT_BUILTINS[str]}  # fmt: skip
 _METHODS = ("append", "pop", "clear", "reverse", "extend", "insert", "copy")
 _ABSENT = {
     types.Complex: "a complex number has no column to be stored in",
@@ -103,7 +114,13 @@ class _Judge:
     # --- what a variable is -----------------------------------------------------------------------
 
     def _type(self, variable: Any) -> Any:
-        return _plain(self.typemap[variable.name])
+        """The type of a variable, of one that may be None that of its value."""
+        return inner_of(_plain(self.typemap[variable.name]))
+
+    def _may_be_none(self, variable: Any) -> bool:
+        """Whether it has the type of a value that may be None; an abort is no value."""
+        kind = _plain(self.typemap[variable.name])
+        return isinstance(kind, types.Optional) and not isinstance(kind.type, AbortType)
 
     def _constant(self, name: str) -> int | None:
         found = self.definitions.get(name, [])
@@ -139,10 +156,11 @@ class _Judge:
                 raise Refusal(why, loc=statement.loc)
         if isinstance(kind, types.Integer) and not kind.signed:
             raise Refusal("an integer beyond 64 bits", loc=statement.loc)
-        if isinstance(kind, types.Optional) and not isinstance(kind.type, AbortType):
+        if self._may_be_none(statement.target) and not isinstance(kind, _VALUES):
             raise self._none_refusal(statement, kind)
         if not isinstance(value, ir.Expr):
             return
+        self._refuse_optional_use(value, statement.loc)
         is_method = value.op == "getattr" and isinstance(self._type(value.value), types.List)
         if is_method and value.attr not in _METHODS:
             raise Refusal(f"a list's .{value.attr} has no compiled form", loc=statement.loc)
@@ -151,6 +169,22 @@ class _Judge:
                 self._refuse_change(item, kind.dtype, statement.loc, "the list holds")
         if value.op == "call" and value in self.calltypes:
             self._refuse_arguments(value, statement.loc)
+
+    def _refuse_optional_use(self, value: Any, loc: Any) -> None:
+        """What may be None goes only where None has Python's meaning: our own operators, stores,
+        functions compiled along, and whatever hands it on."""
+        if value.op in _HANDING_ON:
+            return
+        callee = self._callee(value) if value.op == "call" else None
+        if callee in _KNOWING_NONE or isinstance(callee, Dispatcher):
+            return
+        for one in value.list_vars():
+            if one.name in self.typemap and self._may_be_none(one):
+                raise Refusal(
+                    f"{_user_name(one.name)} may be None here, where a value is needed; test it "
+                    "before, in a variable: x = row.column, then: if x is not None",
+                    loc=loc,
+                )
 
     def _refuse_arguments(self, call: Any, loc: Any) -> None:
         """Arguments that a callee, such as a list's append, would turn into another kind."""
@@ -171,12 +205,8 @@ class _Judge:
 
     def _none_refusal(self, statement: Any, kind: Any) -> Refusal:
         name = _user_name(statement.target.name)
-        first = {types.Float: "0.0", types.Boolean: "False"}
-        value = next((text for one, text in first.items() if isinstance(kind.type, one)), "0")
-        value = '""' if str(kind.type) == "text" else value
         return Refusal(
-            f"{name} is None on one way and {_a(kind.type)} on another; "
-            f"begin with {name} = {value}, or set it on every way",
+            f"{name} is None on one way and {_a(kind)} on another; set it on every way",
             loc=self._line_of_none(statement),
         )
 
@@ -291,8 +321,7 @@ class _Judge:
 
 def _changes(have: Any, kind: Any) -> bool:
     """Whether a value of the first type is no longer itself as one of the second."""
-    if isinstance(kind, types.Optional):
-        kind = kind.type
+    have, kind = inner_of(have), inner_of(kind)
     if isinstance(have, types.Boolean):
         return isinstance(kind, (types.Integer, types.Float, DecimalType))
     return isinstance(have, types.Integer) and isinstance(kind, (types.Float, DecimalType))

@@ -18,6 +18,7 @@ from llvmlite import ir as llvm
 from numba.core import cgutils, types
 from numba.extending import intrinsic, register_jitable
 
+from headgate.compiling.optionals import is_optional, present
 from headgate.compiling.refusals import Refusal
 from headgate.state.compiled import overload
 
@@ -59,6 +60,8 @@ def _stub(name: str, implement: Callable[..., Any], *, several: bool = False) ->
             return getattr(math, name)(left, right)
 
         def choose(left: Any, right: Any) -> Any:
+            if is_optional(left, right):
+                return lambda left, right: call(present(left), present(right))
             _refuse_others(name, left, right)
             return implement(left, right)
     else:
@@ -67,6 +70,8 @@ def _stub(name: str, implement: Callable[..., Any], *, several: bool = False) ->
             return getattr(math, name)(value)
 
         def choose(value: Any) -> Any:  # type: ignore[misc]
+            if is_optional(value):
+                return lambda value: call(present(value))  # type: ignore[call-arg]
             _refuse_others(name, value)
             return implement(value)
 
@@ -129,8 +134,13 @@ def _log_checked(value: Any, base: Any = None) -> Any:
 
 @overload(_log_checked)
 def _log_chosen(value: Any, base: Any = None) -> Any:
+    without = base is None or isinstance(base, (types.Omitted, types.NoneType))
+    if without and is_optional(value):
+        return lambda value, base=None: _log_checked(present(value))
+    if is_optional(value) or (not without and is_optional(base)):
+        return lambda value, base=None: _log_checked(present(value), present(base))
     _refuse_others("log", value)
-    if base is None or isinstance(base, (types.Omitted, types.NoneType)):
+    if without:
         return lambda value, base=None: _log(value)
     _refuse_others("log", base)
     return lambda value, base=None: _log(value) / _log(base)

@@ -25,6 +25,14 @@ from numba.extending import (
 )
 
 from headgate.compiling.decimals import DecimalType, store_decimal
+from headgate.compiling.optionals import (
+    inner_of,
+    is_none_type,
+    is_null_at,
+    made_optional,
+    null_bit_of,
+    taken,
+)
 from headgate.compiling.refusals import ALWAYS, Refusal
 from headgate.state.compiled import overload
 from headgate.state.layout import STORED
@@ -57,7 +65,8 @@ class AbortType(types.Type):
 class RecordType(types.Type):
     """A row: a pointer to its bytes.
 
-    `fields` is a tuple of (name, kind, precision, scale, offset, stored format, is key).
+    `fields` is a tuple of (name, kind, precision, scale, offset, stored format, is key, null bit),
+    the bit counted from the begin of the row; -1: it is never None.
     """
 
     def __init__(self, label: str, fields: tuple[tuple[Any, ...], ...], read_only: bool) -> None:
@@ -103,7 +112,8 @@ class RowsType(types.IterableType):
 class EventType(types.Type):
     """An event: the addresses of its columns and its row in them.
 
-    `fields` is a tuple of (name, kind, precision, scale, column number, element kind or None).
+    `fields` is a tuple of (name, kind, precision, scale, column number, element kind or None,
+    whether it may be None).
     """
 
     def __init__(self, label: str, fields: tuple[tuple[Any, ...], ...]) -> None:
@@ -184,8 +194,10 @@ class _WalkModel(models.StructModel):
 # --- reading a stored value -----------------------------------------------------------------------
 
 
-def value_type(kind: str, precision: int, scale: int) -> types.Type:
+def value_type(kind: str, precision: int, scale: int, nullable: bool = False) -> types.Type:
     """The Numba type of a column's value inside a function."""
+    if nullable:
+        return types.Optional(value_type(kind, precision, scale))
     if kind == "decimal":
         return DecimalType(scale, precision)
     return {
@@ -235,7 +247,7 @@ class _ColumnAttribute(AttributeTemplate):
         field = kind.field(attr)
         if field is None:
             raise _unknown(kind, attr)
-        return value_type(field[1], field[2], field[3])
+        return value_type(field[1], field[2], field[3], field[7] >= 0)
 
 
 @infer_getattr
@@ -260,9 +272,22 @@ def _column_address(context: Any, builder: Any, kind: Any, value: Any, offset: i
 @lower_getattr_generic(RecordType)
 @lower_getattr_generic(OutputType)
 def _record_column(context: Any, builder: Any, kind: Any, value: Any, attr: str) -> Any:
-    _, column_kind, _, _, offset, stored, _ = kind.field(attr)
+    _, column_kind, precision, scale, offset, stored, _, null_bit = kind.field(attr)
     address = _column_address(context, builder, kind, value, offset)
-    return load_value(builder, address, column_kind, stored)
+    found = load_value(builder, address, column_kind, stored)
+    if null_bit < 0:
+        return found
+    pointer, mask = _null_word(context, builder, kind, value, null_bit)
+    is_null = null_bit_of(builder, builder.load(pointer), mask)
+    plain = value_type(column_kind, precision, scale)
+    return made_optional(context, builder, plain, found, is_null)
+
+
+def _null_word(context: Any, builder: Any, kind: Any, value: Any, null_bit: int) -> tuple[Any, int]:
+    """A pointer to the word of a row or an output in which a null bit stands, and the bit."""
+    word, bit = divmod(null_bit, 64)
+    address = _column_address(context, builder, kind, value, 8 * word)
+    return builder.inttoptr(address, I64.as_pointer()), 1 << bit
 
 
 @infer_getattr
@@ -273,10 +298,10 @@ class _EventAttribute(AttributeTemplate):
         field = kind.field(attr)
         if field is None:
             raise _unknown(kind, attr)
-        _, column_kind, precision, scale, _, element = field
+        _, column_kind, precision, scale, _, element, nullable = field
         if element is not None:
             return ItemsType(element, precision, scale)
-        return value_type(column_kind, precision, scale)
+        return value_type(column_kind, precision, scale, nullable)
 
 
 def word_at(builder: Any, address: Any, place: Any) -> Any:
@@ -293,15 +318,20 @@ def _fixed_word_at(builder: Any, address: Any, place: Any) -> Any:
 
 @lower_getattr_generic(EventType)
 def _event_column(context: Any, builder: Any, kind: Any, value: Any, attr: str) -> Any:
-    _, column_kind, precision, scale, column, element = kind.field(attr)
+    _, column_kind, precision, scale, column, element, nullable = kind.field(attr)
     event = cgutils.create_struct_proxy(kind)(context, builder, value=value)
     base = _fixed_word_at(builder, event.columns, I64(column))
     if element is None:
         stored = STORED[column_kind]
         size = STORED_LLVM[stored].get_abi_size(context.target_data)
-        return load_value(
-            builder, builder.add(base, builder.mul(event.row, I64(size))), column_kind, stored, True
-        )
+        address = builder.add(base, builder.mul(event.row, I64(size)))
+        found = load_value(builder, address, column_kind, stored, True)
+        if not nullable:
+            return found
+        bits = _fixed_word_at(builder, event.columns, I64(column + 1))
+        is_null = is_null_at(builder, bits, event.row, fixed_load)
+        plain = value_type(column_kind, precision, scale)
+        return made_optional(context, builder, plain, found, is_null)
     # An array column takes two places: its elements, then the row's first element.
     offsets = _fixed_word_at(builder, event.columns, I64(column + 1))
     first = _fixed_word_at(builder, offsets, event.row)
@@ -319,11 +349,6 @@ def _event_column(context: Any, builder: Any, kind: Any, value: Any, attr: str) 
 @intrinsic(prefer_literal=True)
 def store_column(typing_context: Any, row: Any, name: Any, value: Any) -> Any:
     """`row.name = value`, with every rule about what may be stored where."""
-    if isinstance(value, types.Optional):
-        raise Refusal(
-            "the value is None on one way and something else on another; begin with a value of the "
-            'same kind instead of None, such as 0, 0.0 or "", or set it on every way'
-        )
     if not isinstance(name, types.StringLiteral):
         return None  # Numba tries again without literals after a refusal
     attr = name.literal_value
@@ -333,27 +358,53 @@ def store_column(typing_context: Any, row: Any, name: Any, value: Any) -> Any:
     field = row.field(attr)
     if field is None:
         raise _unknown(row, attr)
-    _, kind, precision, scale, offset, stored, is_key = field
+    _, kind, precision, scale, offset, stored, is_key, null_bit = field
     if row.read_only:
         raise Refusal(f"{row.label} was declared mode='read', so .{attr} cannot be set{ALWAYS}")
     if is_key:
         raise Refusal(f"{row.label}.{attr} is a key column and cannot be set{ALWAYS}")
     target = value_type(kind, precision, scale)
-    plain = types.unliteral(value)
-    _refuse_store(f"{row.label}.{attr}", kind, plain)
+    given = types.unliteral(value)
+    plain, where = inner_of(given), f"{row.label}.{attr}"
+    if is_none_type(given) and null_bit < 0:
+        raise Refusal(f"{where} is not declared NULL, and None cannot be stored in it{ALWAYS}")
+    if not is_none_type(given):
+        _refuse_store(where, kind, plain)
 
-    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        address = _column_address(context, builder, row, args[0], offset)
+    def put(context: Any, builder: Any, place: Any, found: Any) -> None:
+        address = _column_address(context, builder, row, place, offset)
         pointer = builder.inttoptr(address, STORED_LLVM[stored].as_pointer())
-        if kind == "decimal":
-            word = store_decimal(context, builder, plain, args[2], precision, scale)
+        if found is None:
+            word = ir.Constant(STORED_LLVM[stored], 0)
+        elif kind == "decimal":
+            word = store_decimal(context, builder, plain, found, precision, scale)
         else:
-            word = context.cast(builder, args[2], plain, target)
+            word = context.cast(builder, found, plain, target)
             word = _narrow(context, builder, word, kind, stored)
         builder.store(word, pointer)
+        if null_bit >= 0:
+            pointer, mask = _null_word(context, builder, row, place, null_bit)
+            before = builder.load(pointer)
+            marked = builder.or_(before, I64(mask))
+            kept = marked if found is None else builder.and_(before, I64(~mask))
+            builder.store(kept, pointer)
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        if not isinstance(given, types.Optional):
+            put(context, builder, args[0], None if is_none_type(given) else args[2])
+        elif null_bit < 0:
+            put(context, builder, args[0], taken(context, builder, given, args[2]))
+        else:
+            found = context.make_helper(builder, given, value=args[2])
+            is_there = cgutils.as_bool_bit(builder, found.valid)
+            with builder.if_else(is_there) as (then, otherwise):
+                with then:
+                    put(context, builder, args[0], found.data)
+                with otherwise:
+                    put(context, builder, args[0], None)
         return context.get_dummy_value()
 
-    return types.void(row, name, plain), generate
+    return types.void(row, name, given), generate
 
 
 def _refuse_store(where: str, kind: str, value: types.Type) -> None:

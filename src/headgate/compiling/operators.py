@@ -41,6 +41,15 @@ from headgate.compiling.integers import (
     whole_power,
     whole_quotient,
 )
+from headgate.compiling.optionals import (
+    holds_none,
+    inner_of,
+    is_none,
+    is_none_type,
+    is_optional,
+    opposite,
+    present,
+)
 from headgate.compiling.refusals import Refusal
 from headgate.state.compiled import overload
 
@@ -61,6 +70,8 @@ def _binary(function: Choice, on_integers: Any) -> Any:
 
     @overload(combine)
     def choose(left: Any, right: Any) -> Any:
+        if is_optional(left, right):
+            return lambda left, right: combine(present(left), present(right))
         if isinstance(left, types.Boolean) and is_integer(right) and function in _SIGNS:
             # Python's own integer would come of it in a plain function, which has no 64 bits.
             sign = _SIGNS[function]
@@ -87,6 +98,8 @@ def _power_of_floats(left: Any, right: Any) -> Any:
 
 @overload(real_power)
 def _choose_real_power(left: Any, right: Any) -> Any:
+    if is_optional(left, right):
+        return lambda left, right: real_power(present(left), present(right))
     if is_mixed(left, right) or (isinstance(left, types.Float) and isinstance(right, types.Float)):
         return _power_of_floats(left, right)
     return lambda left, right: _power_checked(left, right)
@@ -94,6 +107,8 @@ def _choose_real_power(left: Any, right: Any) -> Any:
 
 @overload(_power_checked)
 def _choose_power(left: Any, right: Any) -> Any:
+    if is_optional(left, right):
+        return lambda left, right: _power_checked(present(left), present(right))
     if isinstance(left, types.Boolean) and is_integer(right):
         raise Refusal("a boolean stands left of **; write int(...) around it")
     if is_integer(left, right):
@@ -119,6 +134,8 @@ def _unary(function: Choice, name: str, on_integers: Any) -> Any:
 
     @overload(compute)
     def choose(value: Any) -> Any:
+        if is_optional(value):
+            return lambda value: compute(present(value))
         if isinstance(value, types.Boolean):
             raise Refusal(f"{name} of a boolean; write int(...) around it")
         if isinstance(value, types.Integer):
@@ -140,8 +157,26 @@ def _comparison(function: Choice) -> Any:
     compare.__name__ = function.__name__
     unequal = function is operator.ne
 
+    def of_optionals(left: Any, right: Any) -> Any:
+        """None is equal to itself alone, and is neither less nor more than anything."""
+        if function not in (operator.eq, operator.ne):
+            return lambda left, right: compare(present(left), present(right))
+        if is_none_type(left) or is_none_type(right):
+            return lambda left, right: (is_none(left) == is_none(right)) != unequal
+
+        def compare_values(left: Any, right: Any) -> Any:
+            if is_none(left) or is_none(right):
+                return (is_none(left) == is_none(right)) != unequal
+            return compare(present(left), present(right))
+
+        return compare_values
+
     @overload(compare)
     def choose(left: Any, right: Any) -> Any:
+        if any(holds_none(kind) for kind in (left, right)):
+            raise Refusal("a tuple with what may be None is compared; compare its parts")
+        if is_optional(left, right):
+            return of_optionals(left, right)
         if not is_mixed(left, right):
             return lambda left, right: function(left, right)
         if isinstance(right, types.Float):
@@ -173,7 +208,10 @@ def _identity(function: Choice) -> Any:
 
     @overload(compare)
     def choose(left: Any, right: Any) -> Any:
-        for kind in (left, right):
+        if is_none_type(left) or is_none_type(right):
+            negated = function is operator.is_not
+            return lambda left, right: (is_none(left) and is_none(right)) != negated
+        for kind in map(inner_of, (left, right)):
             is_value = isinstance(kind, (types.Number, types.Literal)) or str(kind) == "text"
             if is_value and not isinstance(kind, types.Boolean):
                 raise Refusal("`is` compares objects, not values; write == or !=")
@@ -188,6 +226,10 @@ def _contains_checked(container: Any, item: Any) -> Any:
 
 @overload(_contains_checked)
 def _contains(container: Any, item: Any) -> Any:
+    if holds_none(container) or is_none_type(item):
+        raise Refusal("`in` among what may be None; compare with == one by one")
+    if is_optional(item):
+        return lambda container, item: False if is_none(item) else present(item) in container
     kinds = [item, *(container.types if isinstance(container, types.BaseTuple) else ())]
     if isinstance(container, types.List):
         kinds.append(container.dtype)
@@ -207,6 +249,8 @@ def _int_checked(value: Any) -> Any:
 
 @overload(_int_checked)
 def _int(value: Any) -> Any:
+    if is_optional(value):
+        return lambda value: _int_checked(present(value))
     if isinstance(value, types.Float):
         return lambda value: whole(value)
     return lambda value: int(value)
@@ -218,6 +262,8 @@ def _float_checked(value: Any) -> Any:
 
 @overload(_float_checked)
 def _float(value: Any) -> Any:
+    if is_optional(value):
+        return lambda value: _float_checked(present(value))
     if isinstance(value, types.Boolean):
         return lambda value: 1.0 if value else 0.0
     return lambda value: float(value)
@@ -230,6 +276,10 @@ def _round_checked(value: Any, places: Any = None) -> Any:
 @overload(_round_checked, prefer_literal=True)
 def _round(value: Any, places: Any = None) -> Any:
     without = places is None or isinstance(places, (types.Omitted, types.NoneType))
+    if is_optional(value):
+        if without:
+            return lambda value, places=None: _round_checked(present(value))
+        return lambda value, places=None: _round_checked(present(value), places)
     if without and isinstance(value, types.Float):
         return lambda value, places=None: whole(half_even(value))
     if without and is_integer(value):
@@ -276,6 +326,8 @@ def _divmod_checked(left: Any, right: Any) -> Any:
 
 @overload(_divmod_checked)
 def _divmod(left: Any, right: Any) -> Any:
+    if is_optional(left, right):
+        return lambda left, right: _divmod_checked(present(left), present(right))
     if isinstance(left, types.Boolean) and is_integer(right):
         raise Refusal("divmod of a boolean; write int(...) around it")
     return lambda left, right: (_divide_checked(left, right), _rest_checked(left, right))
@@ -294,7 +346,7 @@ def _extreme(builtin: Any, is_better: Any) -> Any:
         kinds = values[0] if len(values) == 1 and isinstance(values[0], tuple) else values
         if len(kinds) < 2:
             raise Refusal(f"{builtin.__name__} takes two values or more here")
-        for kind in kinds:
+        for kind in map(inner_of, kinds):
             if isinstance(kind, types.Boolean):
                 raise Refusal(f"{builtin.__name__} of a boolean; write int(...) around it")
         if len(kinds) == 2:
@@ -365,6 +417,7 @@ CHECKED_OPERATORS = {
     operator.is_: _identity(operator.is_),
     operator.is_not: _identity(operator.is_not),
     operator.contains: _contains_checked,
+    operator.not_: opposite,
 }
 CHECKED_BUILTINS: dict[Any, Any] = {
     builtins.abs: _absolute_checked,
@@ -392,6 +445,8 @@ def _gcd_checked(left: Any, right: Any) -> Any:
 
 @overload(_gcd_checked)
 def _gcd(left: Any, right: Any) -> Any:
+    if is_optional(left, right):
+        return lambda left, right: _gcd_checked(present(left), present(right))
     if not is_integer(left, right):
         raise Refusal(f"math.gcd takes integers, not {left} and {right}")
 
@@ -410,6 +465,8 @@ def _isqrt_checked(value: Any) -> Any:
 
 @overload(_isqrt_checked)
 def _isqrt(value: Any) -> Any:
+    if is_optional(value):
+        return lambda value: _isqrt_checked(present(value))
     if not is_integer(value):
         raise Refusal(f"math.isqrt takes an integer, not {value}")
 

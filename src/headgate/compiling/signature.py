@@ -113,11 +113,12 @@ class Signature:
 
 
 def column_places(event: Schema) -> dict[str, int]:
-    """Where each event column's address stands; an array column takes two places."""
+    """Where each event column's address stands; an array column takes two places, and so does a
+    nullable one: where its validity stands is counted in bits, 0 for a column without nulls."""
     places, place = {}, 0
     for column in event:
         places[column.name] = place
-        place += 2 if column.type.element is not None else 1
+        place += 2 if column.type.element is not None or column.nullable else 1
     return places
 
 
@@ -135,6 +136,7 @@ def event_type(signature: Signature) -> EventType:
                 kind.scale,
                 places[column.name],
                 element,
+                column.nullable,
             )
         )
     return EventType(f"the event of {signature.name!r}", tuple(fields))
@@ -159,7 +161,10 @@ def output_type(name: str, schema: Schema) -> OutputType:
 
 def _fields(layout: Layout) -> tuple[tuple[Any, ...], ...]:
     return tuple(
-        (f.name, f.type.kind, f.type.precision, f.type.scale, f.offset, f.format, f.is_key)
+        (
+            *(f.name, f.type.kind, f.type.precision, f.type.scale, f.offset, f.format, f.is_key),
+            f.null_bit,
+        )
         for f in layout.fields
     )
 

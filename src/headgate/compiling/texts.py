@@ -20,6 +20,7 @@ from numba.extending import intrinsic, models, register_model
 
 from headgate.compiling.numba_types import I64, TextType, code_of, text_of
 from headgate.compiling.operators import CHECKED_BUILTINS, CHECKED_OPERATORS
+from headgate.compiling.optionals import inner_of, is_none, is_optional, present
 from headgate.compiling.refusals import Refusal
 from headgate.state.characters import (
     compare_texts,
@@ -88,6 +89,8 @@ def _of_two(name: str, on_texts: Any, otherwise: Any) -> Any:
 
     @overload(apply)
     def choose(texts: Any, left: Any, right: Any) -> Any:
+        if is_optional(left, right) and _is_text(inner_of(left)):
+            return lambda texts, left, right: apply(texts, present(left), present(right))
         if _is_text(left, right):
             return lambda texts, left, right: on_texts(
                 _window(texts), code_of(left), code_of(right)
@@ -121,6 +124,8 @@ def length(texts: Any, value: Any) -> Any:
 
 @overload(length)
 def _choose_length(texts: Any, value: Any) -> Any:
+    if is_optional(value):
+        return lambda texts, value: length(texts, present(value))
     if _is_text(value):
         return lambda texts, value: length_of(_window(texts), code_of(value))
     return lambda texts, value: len(value)
@@ -175,9 +180,19 @@ def _part(name: str, is_there: Any) -> Any:
         return getattr(text, name)(part)
 
     test.__name__ = name
+    lacking = f"'NoneType' object has no attribute '{name}'"
+
+    def of_optional(texts: Any, text: Any, part: Any) -> Any:
+        if is_none(text):
+            raise AttributeError(lacking)
+        return test(texts, present(text), part)
 
     @overload(test)
     def choose(texts: Any, text: Any, part: Any) -> Any:
+        if is_optional(text):
+            return of_optional
+        if is_optional(part):
+            return lambda texts, text, part: test(texts, text, present(part))
         if _is_text(text, part):
             return lambda texts, text, part: is_there(_window(texts), code_of(text), code_of(part))
         if not _is_text(text) or not isinstance(part, types.BaseTuple):

@@ -25,6 +25,7 @@ from headgate.state.types import BOUNDS
 
 MIN, MAX = BOUNDS["bigint"]
 _DECIMAL_MIN, _DECIMAL_MAX = -(2**127), 2**127 - 1
+NONE_WORDS = "None where a value is needed"
 NEGATIVE_EXPONENT = "a negative power of an integer is not an integer"
 _KEPT = frozenset(sys.stdlib_module_names) | {"headgate", "numpy", "numba", "pyarrow"}
 

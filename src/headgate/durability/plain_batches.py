@@ -124,6 +124,14 @@ class PlainBatch:
             nulls.append(_nulls_of(array, buffers) if array.null_count else None)
         return cls(shape, batch.num_rows, columns, nulls if any(nulls) else None)
 
+    def nulls_at(self, number: int) -> np.ndarray | None:
+        """Where a column has no value; None: it has one everywhere."""
+        nulls = None if self.nulls is None else self.nulls[number]
+        if not isinstance(nulls, Nulls):
+            return nulls
+        found: np.ndarray = np.unpackbits(nulls.bits, count=self.num_rows, bitorder="little") == 0
+        return found
+
     def arrow(self) -> pa.RecordBatch:
         """The same as an Arrow batch."""
         return decoded(pa.py_buffer(b"".join(self.encode())))

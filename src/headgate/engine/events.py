@@ -184,6 +184,11 @@ def require_columns(table: pa.Table, names: Iterable[str], where: str) -> None:
         )
 
 
+def has_default(column: Column) -> bool:
+    """Whether a row may say nothing of a column."""
+    return column.nullable or column.default is not None
+
+
 def complete_rows(given: pa.Table, table: Table, where: str) -> pa.Table:
     """The table's columns of what was handed in; one that is not there takes its default."""
     for name in given.column_names:
@@ -195,7 +200,7 @@ def complete_rows(given: pa.Table, table: Table, where: str) -> pa.Table:
         if column.name in given.column_names:
             require_columns(given, [column.name], where)
             columns.append(given.column(column.name))
-        elif column.default is not None and column.name not in table.key:
+        elif has_default(column) and column.name not in table.key:
             columns.append(_repeated(column, given.num_rows))
         else:
             require_columns(given, [column.name], where)
@@ -203,7 +208,7 @@ def complete_rows(given: pa.Table, table: Table, where: str) -> pa.Table:
 
 
 def defaults_of(table: Table) -> dict[str, Any]:
-    """What a row has in the columns of which it says nothing; a key has no default."""
+    """What a row has in the columns of which it says nothing, if not None; a key has no default."""
     return {
         column.name: logical_value(column.type, column.default)
         for column in table.schema
@@ -212,6 +217,8 @@ def defaults_of(table: Table) -> dict[str, Any]:
 
 
 def _repeated(column: Column, count: int) -> pa.Array:
+    if column.default is None:
+        return pa.nulls(count, column.type.arrow)
     value = pa.scalar(logical_value(column.type, column.default), column.type.arrow)
     return pa.repeat(value, count)
 

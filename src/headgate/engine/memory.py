@@ -11,6 +11,7 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -298,6 +299,7 @@ class Restoring:
 # run while it is written and read. A row that came with the batch is never taken for one that was
 # there; the other way round only costs bytes.
 
+Nulls = list[np.ndarray | None] | None  # by column: where it has no value
 _GONE = np.zeros(1, np.uint8)
 _THERE = np.ones(1, np.uint8)
 
@@ -308,9 +310,11 @@ class Gatherer:
     def __init__(self, rows: TableRows, fields: Sequence[Field], begin: Sequence[str]) -> None:
         self._rows = rows
         self._fields = fields
-        words = sorted({field.offset // WORD_BYTES for field in fields})
+        found = {field.offset // WORD_BYTES for field in fields}
+        words = sorted(found | {field.null_word for field in fields if field.nullable})
         self._places = np.array(words, np.int64)
         self._lines = [words.index(field.offset // WORD_BYTES) for field in fields]
+        self._null_lines = [words.index(f.null_word) if f.nullable else -1 for f in fields]
         self._begin = [(name, {SLOT: pa.int64(), ALIVE: pa.bool_()}[name]) for name in begin]
         self.shape = self._shape([field.name for field in fields])
 
@@ -325,14 +329,23 @@ class Gatherer:
         """The same columns by their names in the files."""
         return self._shape([storage.column(field.name) for field in self._fields])
 
-    def gather(self, slots: Slots) -> tuple[int, np.ndarray, list[np.ndarray | Texts]]:
-        """How many of these rows are alive, their slots in 32 bits, and their columns."""
+    def gather(self, slots: Slots) -> tuple[int, np.ndarray, list[np.ndarray | Texts], Nulls]:
+        """How many of these rows are alive, their slots in 32 bits, their columns and nulls."""
         narrow = np.empty(len(slots), np.uint32)
         lines = np.empty((len(self._places), len(slots)), np.int64)
         words = self._rows.words
         alive = index.gather_words(words, slots, self._places, narrow, lines)
         columns = zip(self._fields, self._lines, strict=True)
-        return alive, narrow, [self._column(field, lines[line]) for field, line in columns]
+        found = [self._column(field, lines[line]) for field, line in columns]
+        return alive, narrow, found, self._nulls(lines)
+
+    def _nulls(self, lines: np.ndarray) -> Nulls:
+        """By column of a batch: where it has no value; None where no column is nullable."""
+        if max(self._null_lines, default=-1) < 0:
+            return None
+        pairs = zip(self._fields, self._null_lines, strict=True)
+        nulls = [field.nulls_in(lines[line]) if line >= 0 else None for field, line in pairs]
+        return [None] * len(self._begin) + nulls
 
     def _column(self, field: Field, words: np.ndarray) -> np.ndarray | Texts:
         values = field_values(field, words)
@@ -359,9 +372,10 @@ class ChangedRows:
         """The rows in these slots, each of which changed, as of now."""
         created, self._rows.created = self._rows.created, []
         if not created:
-            alive, narrow, columns = self._update(written).gather(slots)
+            alive, narrow, columns, nulls = self._update(written).gather(slots)
             if alive == len(slots):
-                return (PlainBatch(self._update(written).shape, alive, [narrow, *columns]),)
+                shape = self._update(written).shape
+                return (PlainBatch(shape, alive, [narrow, *columns], nulls),)
         return self._sorted_out(slots, np.concatenate([*created, slots[:0]]), written)
 
     def _update(self, written: tuple[str, ...] | None) -> Gatherer:
@@ -388,9 +402,9 @@ class ChangedRows:
             (self._update(written), slots[alive & ~is_new], None),
         ):
             if len(mine):
-                _, narrow, columns = gatherer.gather(mine)
+                _, narrow, columns, nulls = gatherer.gather(mine)
                 begin = [narrow] if flag is None else [narrow, flag]
-                found.append(PlainBatch(gatherer.shape, len(mine), [*begin, *columns]))
+                found.append(PlainBatch(gatherer.shape, len(mine), [*begin, *columns], nulls))
         return tuple(found)
 
     def _note(self, gatherer: Gatherer) -> None:
@@ -400,7 +414,4 @@ class ChangedRows:
         """The same with the names that the files have."""
         if self._storage.is_plain:
             return tuple(pieces)
-        return tuple(
-            PlainBatch(self._filed[piece.shape.description], piece.num_rows, piece.columns)
-            for piece in pieces
-        )
+        return tuple(replace(piece, shape=self._filed[piece.shape.description]) for piece in pieces)

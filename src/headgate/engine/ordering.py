@@ -68,7 +68,7 @@ class _Needs:
         lists = (one.columns for one in signature.accesses if one.is_by_list)
         return _Needs(
             signature,
-            tuple((column.name, str(column.type)) for column in signature.event),
+            tuple((column.name, column.kept_as) for column in signature.event),
             frozenset(name for access in signature.accesses for name in access.columns),
             tuple(names for names in lists if len(names) > 1),
         )
@@ -95,11 +95,15 @@ class Arranger:
             self.routing = Routing(values, numbers)
         schemas = [*(signature.event for signature in program.signatures), Schema(terms.order_by)]
         self._needed = {
-            (column.name, str(column.type)): (column.type, f"events: column {column.name!r}")
+            (column.name, column.kept_as): (
+                column.type,
+                f"events: column {column.name!r}",
+                column.nullable,
+            )
             for schema in schemas
             for column in schema
         }
-        self._order = [(column, (column.name, str(column.type))) for column in terms.order_by]
+        self._order = [(column, (column.name, column.kept_as)) for column in terms.order_by]
         self._needs = [_Needs.of(signature) for signature in program.signatures]
 
     def arrange(self, events: pa.Table, state: Inlet | None) -> Arranged:
@@ -186,8 +190,8 @@ class Arranger:
         """Every needed column in every type a transaction declares it with, stored once."""
         pool = self.program.pool
         return {
-            key: to_stored(events.column(key[0]), kind, pool, where)
-            for key, (kind, where) in self._needed.items()
+            key: to_stored(events.column(key[0]), kind, pool, where, nullable)
+            for key, (kind, where, nullable) in self._needed.items()
         }
 
     def _work(

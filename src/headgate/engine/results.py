@@ -220,10 +220,11 @@ def _output(column: Column, arranged: Arranged, execution: Execution, program: P
     if len(program.signatures) > 1:
         routed = arranged.route if arranged.is_whole else arranged.route[arranged.order]
     for number, work in enumerate(arranged.works):
-        mine = _output_values(work, column)
+        mine, lacking = _output_values(work, column)
+        nulls |= lacking if routed is None else lacking & (routed == number)
         if mine is None:
-            nulls |= True if routed is None else routed == number
-        elif values is None or routed is None:
+            continue
+        if values is None or routed is None:
             values = mine
         else:
             values = np.where(routed == number, mine, values)
@@ -235,15 +236,17 @@ def _output(column: Column, arranged: Arranged, execution: Execution, program: P
     return to_arrow(values, column.type, program.pool, nulls)
 
 
-def _output_values(work: Work, column: Column) -> np.ndarray | None:
+def _output_values(work: Work, column: Column) -> tuple[np.ndarray | None, np.ndarray | np.bool_]:
+    """The values of an out column, if it has it, and where there is none."""
     output = work.signature.output
     if work.out is None or work.out_layout is None or output is None or column.name not in output:
-        return None
+        return None, np.True_
     field = work.out_layout.field(column.name)
     word, place = divmod(field.offset, WORD_BYTES)
     size = np.dtype(field.format).itemsize
     values = work.out[word].view(field.format)[place // size :: WORD_BYTES // size]
-    return np.ascontiguousarray(values)
+    nulls = field.nulls_in(work.out[field.null_word]) if field.nullable else np.False_
+    return np.ascontiguousarray(values), nulls
 
 
 def as_results(results: pa.Table) -> list[Result]:
@@ -328,10 +331,11 @@ def _structs(words: Words, layout: Layout, program: Program) -> pa.Array:
     """Rows as structs, null where they are not alive."""
     nulls = (words[:, 0] & HEADER_ALIVE) == 0
     records = words.reshape(-1).view(layout.dtype)
-    arrays = [
-        to_arrow(stored_column(records[field.name], field.type), field.type, program.pool, nulls)
-        for field in layout.fields
-    ]
+    arrays = []
+    for field in layout.fields:
+        values = stored_column(records[field.name], field.type)
+        mine = nulls | field.nulls_in(words[:, field.null_word]) if field.nullable else nulls
+        arrays.append(to_arrow(values, field.type, program.pool, mine))
     fields = [pa.field(field.name, field.type.arrow) for field in layout.fields]
     return pa.StructArray.from_arrays(arrays, fields=fields, mask=pa.array(nulls))
 

@@ -29,7 +29,7 @@ from headgate.errors import check_invariant
 from headgate.execution.run import Work
 from headgate.execution.straight_run import Given, Interpret, StraightRun, is_straight
 from headgate.isolation.levels import Executor
-from headgate.kernels.pointers import address
+from headgate.kernels.pointers import BITS, address
 from headgate.parallel.scheme import Scheme
 from headgate.parallel.sections import LookAhead
 from headgate.state.columns import is_in_time, to_stored
@@ -72,6 +72,8 @@ class Stored(NamedTuple):
     address: int
     values: np.ndarray | None  # where more than the address is needed
     offsets: np.ndarray | None = None  # of an array column
+    bits: int | None = None  # of a nullable one: where its validity stands, counted in bits
+    valid: np.ndarray | None = None  # which is here, where it is not that of the events
 
 
 class StraightBatch(NamedTuple):
@@ -103,8 +105,12 @@ def _is_plain(terms: Terms) -> bool:
         and (terms.scheme.is_serial or terms.scheme.is_chosen or terms.scheme.kind.plans_itself)
         and len(terms.order_by) <= 1
         and all(column.type.kind in _SORTED for column in terms.order_by)
-        and (not is_routed or all(is_wide(column) for column in terms.outputs.values()))
+        and (not is_routed or all(is_wide(column) for column in _outputs(terms)))
     )
+
+
+def _outputs(terms: Terms) -> list[Column]:
+    return [one for found in terms.route.transactions for one in found.output or ()]
 
 
 class StraightPath:
@@ -229,21 +235,27 @@ class StraightPath:
         if array is None:
             return None
         if size is None:
-            found = to_stored(array, column.type, self._program.pool, f"events: {column.name!r}")
+            where = f"events: {column.name!r}"
+            found = to_stored(array, column.type, self._program.pool, where, column.nullable)
             if found.faults is not None:
                 return None
-            return Stored(address(found.values), found.values, found.offsets)
+            valid = None if found.nulls is None else found.valid
+            bits = None if not column.nullable else 0 if valid is None else BITS * address(valid)
+            return Stored(address(found.values), found.values, found.offsets, bits, valid)
         data, offset, values = array.buffers(), array.offset, None
-        if array.null_count:
-            bits = np.frombuffer(data[0], np.uint8)
-            if route is None or key == self._order_key or lacks(bits, offset, route, owners):
+        bits = None
+        if column.nullable:
+            bits = BITS * data[0].address + offset if array.null_count else 0
+        elif array.null_count:
+            flags = np.frombuffer(data[0], np.uint8)
+            if route is None or key == self._order_key or lacks(flags, offset, route, owners):
                 return None
         offset *= size.itemsize
         if is_viewed:
             values = np.frombuffer(data[1], size, len(array), offset)
             if is_time and not is_in_time(values, column.type.kind):
                 return None
-        return Stored(data[1].address + offset, values)
+        return Stored(data[1].address + offset, values, bits=bits)
 
     def _given(
         self, count: int, route: np.ndarray | None, stored: Mapping[tuple[str, str], Stored]
@@ -254,10 +266,12 @@ class StraightPath:
         for number, (signature, own) in enumerate(zip(self._signatures, self._own, strict=True)):
             addresses = []
             for key in own:
-                first, _, offsets = stored[key]
-                addresses.append(first)
-                if offsets is not None:
-                    addresses.append(address(offsets))
+                found_column = stored[key]
+                addresses.append(found_column.address)
+                if found_column.offsets is not None:
+                    addresses.append(address(found_column.offsets))
+                if found_column.bits is not None:
+                    addresses.append(found_column.bits)
             found.columns.append(addresses)
             for access in signature.accesses:
                 if not access.is_single:
@@ -385,7 +399,9 @@ class StraightPath:
         number = 0 if route is None else int(route[position])
         signature, event = self._signatures[number], plain.events.slice(position, 1)
         columns = {
-            one.name: to_stored(event.column(one.name), one.type, program.pool, one.name)
+            one.name: to_stored(
+                event.column(one.name), one.type, program.pool, one.name, one.nullable
+            )
             for one in signature.event
         }
         work = Work(signature, columns, np.zeros(1, np.uint8))
@@ -399,7 +415,7 @@ class StraightPath:
 
 
 def _key(column: Column) -> tuple[str, str]:
-    return column.name, str(column.type)
+    return column.name, column.kept_as
 
 
 def _values(column: Stored) -> np.ndarray:

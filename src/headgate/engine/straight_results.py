@@ -50,9 +50,10 @@ _KEPT_REASONS = 256
 
 
 def is_wide(column: Column) -> bool:
-    """Whether the words that a kernel writes for an output are Arrow's values."""
+    """Whether the words that a kernel writes for an output are Arrow's values, and all of them."""
     kind = column.type.kind
-    return kind in PLAIN_KINDS and np.dtype(STORED[kind]).itemsize == WORD_BYTES
+    is_word = kind in PLAIN_KINDS and np.dtype(STORED[kind]).itemsize == WORD_BYTES
+    return is_word and not column.nullable
 
 
 class Made(NamedTuple):
@@ -233,6 +234,8 @@ class StraightResults:
         nulls = np.zeros(count, np.bool_)
         if valid is not None:
             nulls = np.unpackbits(valid, count=count, bitorder="little") == 0
+        if field.nullable:
+            nulls |= field.nulls_in(out[field.null_word])
         return to_arrow(mine, column.type, self._program.pool, nulls)
 
 

@@ -351,11 +351,21 @@ def _order_column(name: str, route: Route) -> Column:
             column = transaction.event[name]
             if column.type.element is not None:
                 raise InputError(f"order_by: column {name!r} is an array")
+            _refuse_null(name, route)
             return column
     known = dict.fromkeys(n for t in route.transactions for n in t.event.names)
     if name.partition(" ")[0] in known:
         raise InputError(f"order_by: {name!r} is no column; name columns only, they order upwards")
     raise InputError(f"order_by: no event column {name!r}; {not_among(name, known, 'columns')}")
+
+
+def _refuse_null(name: str, route: Route) -> None:
+    for transaction in route.transactions:
+        if name in transaction.event and transaction.event[name].nullable:
+            raise InputError(
+                f"order_by: transaction {transaction.name!r} declares {name!r} NULL, and what has "
+                "no value has no place in an order; declare it without NULL"
+            )
 
 
 def recorded(terms: Terms, record: list[Recording]) -> Terms:

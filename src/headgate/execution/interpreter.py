@@ -16,13 +16,14 @@ import pyarrow as pa
 from headgate.compiling.actions import DELETES, verdict, watched
 from headgate.compiling.keys import key_parts, source_names
 from headgate.compiling.signature import OutputColumns, Signature
-from headgate.compiling.uncompiled import Exact, Int64, plain_form
+from headgate.compiling.uncompiled import NONE_WORDS, Exact, Int64, plain_form
 from headgate.kernels.building import check_function
 from headgate.state.index import SLOT_MASK, TAG_MASK
 from headgate.state.integrity import (
     child_counts,
     constraints_on,
     enter,
+    has_values,
     hash_of,
     leave,
     unique_entries,
@@ -44,6 +45,8 @@ def error_reason(error: BaseException) -> str:
         OverflowError: "overflow",
         IndexError: "index out of range",
     }
+    if has_met_none(error):
+        return f"error: TypeError: {NONE_WORDS}"
     for kind, words in fixed.items():
         if isinstance(error, kind):
             return f"error: {kind.__name__}: {words}"
@@ -53,6 +56,13 @@ def error_reason(error: BaseException) -> str:
         words = f"its text cannot be made ({type(fault).__name__})"
     # Half of a surrogate pair is no text that can be stored.
     return f"error: {type(error).__name__}: {words}".encode("utf-8", "backslashreplace").decode()
+
+
+def has_met_none(error: BaseException) -> bool:
+    """Whether None stood where a value is needed, which Python words by the operation."""
+    words = error.args[0] if isinstance(error, TypeError) and error.args else None
+    is_said = isinstance(words, str) and ("NoneType" in words or words.endswith("got None"))
+    return is_said or words == NONE_WORDS
 
 
 def has_lost_its_error(error: BaseException) -> bool:
@@ -120,6 +130,8 @@ class RecordView:
 
     def __getattr__(self, name: str) -> Any:
         field = self._field(name)
+        if field.nullable and self._record[field.null_word] & field.null_mask:
+            return None
         return function_value(self._words()[name], field.type, self._pool)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -127,9 +139,14 @@ class RecordView:
         if self._read_only or field.is_key:
             why = "a key column" if field.is_key else "declared mode='read'"
             raise TypeError(f"{self._label}.{name} is {why} and cannot be set")
+        if value is None and field.nullable:
+            self._words()[name] = 0
+            self._record[field.null_word] |= field.null_mask
+            return
         where = f"{self._label}.{name}"
-        stored = stored_result(value, field.type, self._pool, where)
-        self._words()[name] = stored
+        self._words()[name] = stored_result(value, field.type, self._pool, where)
+        if field.nullable:
+            self._record[field.null_word] &= ~field.null_mask
 
     def __headgate_delete__(self) -> None:
         if self._read_only:
@@ -167,6 +184,8 @@ class EventView:
         if name not in self._event:
             raise AttributeError(f"the event has no column {name!r}")
         kind, column = self._event[name].type, self._columns[name]
+        if column.nulls is not None and column.nulls[self._row]:
+            return None
         if kind.element is None:
             return function_value(column.values[self._row], kind, self._pool)
         first, last = column.offsets[self._row], column.offsets[self._row + 1]
@@ -296,7 +315,7 @@ class Interpreter:
                 self._create(access, slot)
         try:
             with decimal.localcontext(EXACT), watched() as made:
-                record = None if work.out is None else np.zeros(len(work.out), np.int64)
+                record = self._blank(work)
                 answer = self.function(*self._arguments(work, event_row, record, slots))
                 if record is not None:
                     work.out[:, position] = record
@@ -309,6 +328,15 @@ class Interpreter:
                 return failed if failed is not None else self.keeper.exchange(copies)
         except Exception as error:
             return error_reason(error)
+
+    def _blank(self, work: Any) -> np.ndarray | None:
+        """An output as a transaction finds it."""
+        if work.out is None:
+            return None
+        record = np.zeros(len(work.out), np.int64)
+        for word, bits in work.out_layout.all_null.items():
+            record[word] = bits
+        return record
 
     def _arguments(self, work: Any, row: int, record: Any, slots: list[Any]) -> list[Any]:
         found = iter(slots)
@@ -407,15 +435,21 @@ class Keeper:
             if isinstance(constraint, Unique):
                 entries = unique_entries(self.tables[name], constraint)
                 for words, change in ((old, leave), (new, enter)):
-                    if words[0] & HEADER_ALIVE:
+                    if self._is_judged(constraint, words):
                         value = hash_of(self._values(constraint, words))
                         change(entries, len(entries) - 1, value, slot)
             else:
                 counts = child_counts(self.tables, constraint)
                 for words, step in ((old, -1), (new, 1)):
-                    parent = self._parent(constraint, words) if words[0] & HEADER_ALIVE else -1
+                    is_judged = self._is_judged(constraint, words)
+                    parent = self._parent(constraint, words) if is_judged else -1
                     if parent >= 0:
                         counts[parent] += step
+
+    def _is_judged(self, constraint: Constraint, words: np.ndarray) -> bool:
+        """Whether a row is there and has a value in each column of the constraint."""
+        rows = self.tables[constraint.table]
+        return bool(has_values(rows, constraint.columns, words.reshape(1, -1))[0])
 
     def _values(self, constraint: Constraint, words: np.ndarray) -> np.ndarray:
         record = words.view(self.tables[constraint.table].layout.dtype)[0]
@@ -428,9 +462,10 @@ class Keeper:
     def _is_broken(self, constraint: Constraint, name: str, slot: int) -> bool:
         words = self.tables[name].words[slot]
         is_alive = bool(words[0] & HEADER_ALIVE)
+        is_judged = name == constraint.table and self._is_judged(constraint, words)
         if isinstance(constraint, Unique):
-            return name == constraint.table and is_alive and self._has_twin(constraint, slot)
-        if name == constraint.table and is_alive:
+            return is_judged and self._has_twin(constraint, slot)
+        if is_judged:
             parent = self._parent(constraint, words)
             if parent < 0 or not self.tables[constraint.parent].words[parent, 0] & HEADER_ALIVE:
                 return True

@@ -27,7 +27,7 @@ from headgate.kernels.generating_ranges import (
     UNDO_SLACK,
     NoRoom,
 )
-from headgate.kernels.pointers import address
+from headgate.kernels.pointers import BITS, address
 from headgate.kernels.serial import BLOCK_EVENTS
 from headgate.state.columns import StoredColumn
 from headgate.state.integrity import child_counts, unique_entries
@@ -439,6 +439,8 @@ def _addresses(work: Work) -> np.ndarray:
         found[place] = address(column.values)
         if column.offsets is not None:
             found[place + 1] = address(column.offsets)
+        elif column.nulls is not None:
+            found[place + 1] = BITS * address(column.valid)
     return np.array(found, np.int64)
 
 

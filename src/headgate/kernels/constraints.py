@@ -135,7 +135,10 @@ class ConstraintText:
             strict=True,
         )
         same = " and ".join(f"{mine} == {theirs}" for mine, theirs in pairs)
-        return self._alive(unique) + _UNIQUE.format(number=number, value=value, same=same)
+        text = _UNIQUE.format(
+            number=number, value=value, same=same, unless_alive=self._unless_alive(unique)
+        )
+        return self._alive(unique) + text
 
     def _reference(self, reference: Constraint) -> str:
         if not isinstance(reference, Reference):
@@ -144,13 +147,33 @@ class ConstraintText:
         width = self.generator.table_width(self.generator.declared[reference.parent])
         values = ", ".join(self._values(reference, "words", "slot"))
         text = _REFERENCE.format(
-            number=number, parent=parent, width=width, values=values, alive=HEADER_ALIVE
-        )
+            number=number, parent=parent, width=width, values=values, alive=HEADER_ALIVE,
+            unless_alive=self._unless_alive(reference),
+        )  # fmt: skip
         return self._alive(reference) + text
 
     def _alive(self, constraint: Constraint) -> str:
         width = self.generator.table_width(self.generator.declared[constraint.table])
-        return _ALIVE.format(number=self.number(constraint), width=width, alive=HEADER_ALIVE)
+        lacking = self._lacking(constraint, width)
+        return _ALIVE.format(
+            number=self.number(constraint), width=width, alive=HEADER_ALIVE, lacking=lacking
+        )
+
+    def _lacking(self, constraint: Constraint, width: int) -> str:
+        """Lines for a row that has null in a column of the constraint: it counts as none."""
+        table = self.generator.declared[constraint.table]
+        bits = row_layout(table.schema, table.key).null_bits(constraint.columns)
+        return "".join(
+            f"    if get(words, slot * {width} + {word}) & {mask} != 0:\n        return False\n"
+            for word, mask in bits.items()
+        )
+
+    def _unless_alive(self, constraint: Constraint) -> str:
+        """The begin of a judgement: only where null is possible may it come to such a row."""
+        table = self.generator.declared[constraint.table]
+        if not any(table.schema[name].nullable for name in constraint.columns):
+            return ""
+        return f"    if not alive_{self.number(constraint)}(words, slot):\n        return False\n"
 
     # --- the end of a step --------------------------------------------------------------------
 
@@ -233,7 +256,7 @@ class ConstraintText:
 
 _ALIVE = """@linked
 def alive_{number}(words, slot):
-    return get(words, slot * {width}) & {alive} != 0
+{lacking}    return get(words, slot * {width}) & {alive} != 0
 
 
 """
@@ -254,7 +277,7 @@ def exchange_{number}(old, old_slot, new, new_slot, slot, entries, mask):
 
 @linked
 def is_broken_{number}(words, slot, entries, mask):
-    value = hash_{number}(words, slot)
+{unless_alive}    value = hash_{number}(words, slot)
     place = (value >> 32) & mask
     while True:
         entry = get(entries, place)
@@ -285,5 +308,5 @@ def exchange_{number}(old, old_slot, new, new_slot, slot, children, parents, ent
 
 @linked
 def is_broken_{number}(words, slot, children, parents, entries, mask):
-    parent = parent_{number}(words, slot, parents, entries, mask)
+{unless_alive}    parent = parent_{number}(words, slot, parents, entries, mask)
     return parent < 0 or get(parents, parent * {width}) & {alive} == 0"""

@@ -195,11 +195,11 @@ class Generator:
         effects, layout = signature.effects, row_layout(table.schema, table.key)
         if self.constraints[number]:
             return tuple(range(layout.words))
-        words = {
-            field.offset // WORD_BYTES
-            for field in layout.fields
-            if field.name in effects.stored and not field.is_key
-        }
+        stored = [
+            field for field in layout.fields if field.name in effects.stored and not field.is_key
+        ]
+        words = {field.offset // WORD_BYTES for field in stored}
+        words |= {field.null_word for field in stored if field.nullable}
         creates = any(one.create for one in signature.accesses if one.table == table)
         return tuple(sorted(words | ({0} if creates or effects.may_delete else set())))
 
@@ -311,9 +311,12 @@ class Generator:
         return f"{kind}rows_{place}({words}, {slots}, first_{place}, last_{place})"
 
     def clear(self, number: int) -> list[str]:
-        """The output as a transaction finds it."""
-        words = self.signatures[number].out_words
-        return [f"put(out_{number}, {word} * count + i, 0)" for word in range(words)]
+        """The output as a transaction finds it: zeros, and None in columns that may be."""
+        words, layout = self.signatures[number].out_words, self.signatures[number].out_layout
+        first = {} if layout is None else layout.all_null
+        return [
+            f"put(out_{number}, {word} * count + i, {first.get(word, 0)})" for word in range(words)
+        ]
 
     def _is_long(self, number: int) -> bool:
         """Whether its words are too many to write out wherever they are compared or put back."""

@@ -29,6 +29,7 @@ from headgate.state.words import set_word as _set_word
 from headgate.state.words import word_at
 
 I64 = llvm.IntType(64)
+BITS = 8  # of a byte: where the validity of a column stands is counted in them
 
 
 def address(array: np.ndarray) -> int:

@@ -107,10 +107,11 @@ class Mirror:
 
     def _batch(self, words: Words) -> pa.RecordBatch:
         rows = self._rows
-        arrays = [
-            to_arrow(field_values(field, words[place]), field.type, rows.pool)
-            for field, place in self._fields
-        ]
+        arrays = []
+        for field, place in self._fields:
+            nulls = field.nulls_in(words[field.null_word - 1]) if field.nullable else None
+            values = field_values(field, words[place])
+            arrays.append(to_arrow(values, field.type, rows.pool, nulls))
         return pa.RecordBatch.from_arrays(arrays, schema=rows.table.schema.arrow)
 
 

@@ -21,7 +21,7 @@ from headgate.io import give_way
 from headgate.query.replica import Copy, Replica
 from headgate.state import index
 from headgate.state.columns import to_stored
-from headgate.state.layout import HEADER_ALIVE, WORD_BYTES, Layout
+from headgate.state.layout import HEADER_ALIVE, WORD_BYTES, Field, Layout
 from headgate.state.objects import fitted
 from headgate.state.rows import TableRows
 from headgate.state.types import ColumnType
@@ -136,7 +136,8 @@ def row_format(layout: Layout) -> str:
         code = _FORMATS[field.format]
         text += "x" * (field.offset - place) + code
         place = field.offset + struct.calcsize("<" + code)
-    return text
+    nulls = len(layout.all_null)
+    return text + "x" * ((layout.words - nulls) * WORD_BYTES - place if nulls else 0) + "q" * nulls
 
 
 def getter_source(rows: TableRows) -> str:
@@ -144,8 +145,9 @@ def getter_source(rows: TableRows) -> str:
     fields = rows.layout.fields
     numbers = {field.name: place for place, field in enumerate(fields)}
     placed = sorted(fields, key=lambda field: field.offset)
-    targets = ", ".join(f"v{numbers[field.name]}" for field in placed)
-    values = {f.name: _value(f.type, f"v{numbers[f.name]}") for f in fields}
+    nulls = [f"n{word}" for word in sorted(rows.layout.all_null)]
+    targets = ", ".join([*(f"v{numbers[field.name]}" for field in placed), *nulls])
+    values = {f.name: _value_or_none(f, f"v{numbers[f.name]}") for f in fields}
     keys = [values[name] for name in rows.table.key]
     key = keys[0] if len(keys) == 1 else f"({', '.join(keys)})"
     row = ", ".join(f"{name!r}: {value}" for name, value in values.items())
@@ -174,6 +176,14 @@ def read(view, place):
     head, {targets} = unpack(view, place)
     return {{{row}}}
 """
+
+
+def _value_or_none(field: Field, name: str) -> str:
+    """The same where there may be none."""
+    value = _value(field.type, name)
+    if not field.nullable:
+        return value
+    return f"(None if n{field.null_word} & {int(field.null_mask)} else {value})"
 
 
 def _value(kind: ColumnType, name: str) -> str:

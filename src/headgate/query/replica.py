@@ -26,7 +26,7 @@ from headgate.query import mirror
 from headgate.state.columns import to_stored
 from headgate.state.compiled import numba
 from headgate.state.layout import HEADER_ALIVE, HEADER_EPOCH_SHIFT, WORD_BYTES
-from headgate.state.rows import TableRows, bytes_of
+from headgate.state.rows import TableRows, bytes_of, put_nulls
 from headgate.state.spaces import Slots, Words
 from headgate.state.strings import StringPool
 from headgate.state.table import Table
@@ -367,7 +367,8 @@ def _note_epoch(words: Words, slots: np.ndarray, header: int) -> None:
 
 def update(rows: TableRows, slots: Slots, piece: PlainBatch, epoch: int) -> None:
     """Put new values of some columns into rows that are there."""
-    for name, values in zip(piece.shape.schema.names[1:], piece.columns[1:], strict=True):
+    named = enumerate(zip(piece.shape.schema.names[1:], piece.columns[1:], strict=True), start=1)
+    for place, (name, values) in named:
         field = rows.layout.field(name)
         if isinstance(values, Texts):
             buffers = [None, pa.py_buffer(values.offsets), pa.py_buffer(values.content)]
@@ -379,6 +380,8 @@ def update(rows: TableRows, slots: Slots, piece: PlainBatch, epoch: int) -> None
             _put(rows.words, slots, field.offset // WORD_BYTES, stored.view(np.int64))
         else:
             rows.records[name][slots] = stored
+        if field.nullable:
+            put_nulls(rows.words, slots, field, piece.nulls_at(place))
     _note_epoch(rows.words, slots, (epoch << HEADER_EPOCH_SHIFT) | HEADER_ALIVE)
 
 
@@ -401,11 +404,12 @@ def overwrite(
 
     Else nothing is changed, and False says that the index needs mending, too.
     """
-    stored = [
-        to_stored(changes.column(field.name), field.type, rows.pool, rows.table.name).values
+    pool, where = rows.pool, rows.table.name
+    stored = {
+        field.name: to_stored(changes.column(field.name), field.type, pool, where, field.nullable)
         for field in rows.layout.fields
-    ]
-    values = dict(zip((field.name for field in rows.layout.fields), stored, strict=True))
+    }
+    values = {name: found.values for name, found in stored.items()}
     keys = rows.key_words([values[name] for name in rows.table.key])
     if not _all_stay(rows.words, slots, alive, keys):
         return False
@@ -417,5 +421,7 @@ def overwrite(
             _put(rows.words, slots, field.offset // WORD_BYTES, words)
         else:
             rows.records[field.name][slots] = values[field.name]
+        if field.nullable:
+            put_nulls(rows.words, slots, field, stored[field.name].nulls)
     _put_header(rows.words, slots, (epoch << HEADER_EPOCH_SHIFT) | HEADER_ALIVE)
     return True

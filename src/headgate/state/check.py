@@ -1,7 +1,8 @@
 """Checks: an SQL-like boolean expression over a table's columns, turned into a Python expression.
 
 One translation serves every way of running a transaction, so a check means the same compiled,
-interpreted and in the serial oracle. Columns are never null, so SQL's third truth value is absent.
+interpreted and in the serial oracle. A check that names nullable columns has SQL's three values: a
+comparison with null is unknown, and a check passes unless it is false.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import keyword
 import math
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
@@ -53,10 +54,35 @@ _KEYWORDS = {"and", "or", "not", "between", "in", "is", "null", "true", "false",
 
 
 class _Term(NamedTuple):
-    """A part of the expression as Python source, and what its values are."""
+    """A part of the expression as Python source, and what its values are.
+
+    A condition that may be unknown has two sources: whether it is true, and whether it is false.
+    """
 
     source: str
     kind: str  # number, text, boolean, moment
+    nullable: frozenset[str] = frozenset()  # what a value is null with, as Python source
+    false: str | None = None  # None: a condition that is false when it is not true
+
+
+def _known(term: _Term) -> str:
+    """Whether a value is not null, as Python source; empty when it never is."""
+    return " and ".join(f"{one} is not None" for one in sorted(term.nullable))
+
+
+def _true(term: _Term) -> str:
+    """Whether a condition is true; one that is a value, such as a column, may be null."""
+    return f"({_known(term)} and {term.source})" if term.nullable else term.source
+
+
+def _false(term: _Term) -> str:
+    if term.nullable:
+        return f"({_known(term)} and not {term.source})"
+    return f"(not {term.source})" if term.false is None else term.false
+
+
+def _may_be_unknown(*terms: _Term) -> bool:
+    return any(term.nullable or term.false is not None for term in terms)
 
 
 @dataclass(frozen=True)
@@ -192,7 +218,11 @@ class _Parser:
             known = value.lower() in ("ilike", "rlike", "similar")
             told = f"there is no {value.upper()}, only LIKE" if known else ""
             self._fail(place, told or "the expression should end here")
-        return self._condition(term, 0).source
+        return self._passing(self._condition(term, 0))
+
+    def _passing(self, term: _Term) -> str:
+        """A row passes where its check is true or unknown."""
+        return f"(not {_false(term)})" if _may_be_unknown(term) else term.source
 
     def _condition(self, term: _Term, place: int) -> _Term:
         if term.kind != "boolean":
@@ -212,14 +242,14 @@ class _Parser:
             self._take(word)
             left, beside = self._condition(term, place), self.tokens[self.place][2]
             right = self._condition(inner(), beside)
-            term = _Term(f"({left.source} {word} {right.source})", "boolean")
+            term = _joined_by(word, left, right)
         return term
 
     def _negated(self) -> _Term:
         if self._peek("not"):
             self._take("not")
             place = self.tokens[self.place][2]
-            return _Term(f"(not {self._condition(self._negated(), place).source})", "boolean")
+            return _opposite(self._condition(self._negated(), place))
         return self._comparison()
 
     def _comparison(self) -> _Term:
@@ -229,28 +259,34 @@ class _Parser:
             sign = _COMPARE[self._take(*_COMPARE)]
             return self._compared(left, sign, self._sum(), place)
         if self._peek("is"):
-            return _Term(self._null_test(), "boolean")
+            return self._null_test(left)
         negated = self._peek("not")
         if negated:
             self._take("not")
         if self._peek("like"):
-            source = self._pattern(left)
-            return _Term(f"(not {source})" if negated else source, "boolean")
+            term = self._pattern(left)
+            return _opposite(term) if negated else term
         if negated or self._peek("between", "in"):
-            source = self._range(left) if self._peek("between") else self._membership(left)
-            return _Term(f"(not {source})" if negated else source, "boolean")
+            term = self._range(left) if self._peek("between") else self._membership(left)
+            return _opposite(term) if negated else term
         return left
 
     def _compared(self, left: _Term, sign: str, right: _Term, place: int) -> _Term:
         kinds = {left.kind, right.kind}
+        if left.false is not None or right.false is not None:
+            self._fail(place, "what may be unknown is no value to compare; write AND, OR and NOT")
         if kinds == {"text", "moment"}:
             self._fail(place, "a time is no text: write DATE '2024-01-31' or TIMESTAMP '...'")
         if "text" in kinds and len(kinds) > 1:
             self._fail(place, f"a {left.kind} cannot be compared with a {right.kind}")
         self.is_reaching |= "text" in kinds and sign not in ("==", "!=")
-        return _Term(f"({left.source} {sign} {right.source})", "boolean")
+        return _compared(f"({left.source} {sign} {right.source})", left, right)
 
-    def _pattern(self, left: _Term) -> str:
+    def _pattern(self, left: _Term) -> _Term:
+        """LIKE a text, which is unknown where that is null."""
+        return _compared(self._like(left), left)
+
+    def _like(self, left: _Term) -> str:
         """LIKE a text with % at its ends, or once within."""
         self._take("like")
         kind, value, place = self.tokens[self.place]
@@ -273,33 +309,36 @@ class _Parser:
         ends = f"{left.source}.startswith({first!r}) and {left.source}.endswith({last!r})"
         return f"({ends} and len({left.source}) >= {len(first + last)})"
 
-    def _null_test(self) -> str:
+    def _null_test(self, left: _Term) -> _Term:
         self._take("is")
-        if self._peek("not"):
+        negated = self._peek("not")
+        if negated:
             self._take("not")
-            self._take("null")
-            return "True"
         self._take("null")
-        return "False"
+        if left.false is not None:
+            self._fail(self.tokens[self.place - 1][2], "IS NULL of a column, not of a condition")
+        known = f"({_known(left)})" if left.nullable else "True"
+        unknown = f"(not {known})" if left.nullable else "False"
+        return _Term(known if negated else unknown, "boolean")
 
-    def _range(self, left: _Term) -> str:
+    def _range(self, left: _Term) -> _Term:
         place = self.tokens[self.place][2]
         self._take("between")
         low = self._compared(left, ">=", self._sum(), place)
         self._take("and")
         high = self._compared(left, "<=", self._sum(), place)
-        return f"({low.source} and {high.source})"
+        return _joined_by("and", low, high)
 
-    def _membership(self, left: _Term) -> str:
+    def _membership(self, left: _Term) -> _Term:
         place = self.tokens[self.place][2]
         self._take("in")
         self._take("(")
-        choices = [self._compared(left, "==", self._sum(), place).source]
+        choices = [self._compared(left, "==", self._sum(), place)]
         while self._peek(","):
             self._take(",")
-            choices.append(self._compared(left, "==", self._sum(), place).source)
+            choices.append(self._compared(left, "==", self._sum(), place))
         self._take(")")
-        return f"({' or '.join(choices)})"
+        return _joined_by("or", *choices)
 
     def _sum(self) -> _Term:
         return self._computed("+-", self._product)
@@ -315,7 +354,8 @@ class _Parser:
             right = inner()
             self._refuse_text(term, place)
             self._refuse_text(right, place)
-            term = _Term(f"({term.source} {sign} {right.source})", "number")
+            both = term.nullable | right.nullable
+            term = _Term(f"({term.source} {sign} {right.source})", "number", both)
         return term
 
     def _refuse_text(self, term: _Term, place: int) -> None:
@@ -327,7 +367,7 @@ class _Parser:
             self._take("-")
             place, term = self.tokens[self.place][2], self._signed()
             self._refuse_text(term, place)
-            return _Term(f"(-{term.source})", "number")
+            return _Term(f"(-{term.source})", "number", term.nullable)
         return self._atom()
 
     def _atom(self) -> _Term:
@@ -370,7 +410,9 @@ class _Parser:
         is_plain = value.isidentifier() and not keyword.iskeyword(value)
         is_plain = is_plain and unicodedata.normalize("NFKC", value) == value  # as Python reads it
         source = f"row.{value}" if is_plain else f"getattr(row, {value!r})"
-        return _Term(source, _KINDS.get(self.schema[value].type.kind, "number"))
+        column = self.schema[value]
+        nullable = frozenset([source]) if column.nullable else frozenset()
+        return _Term(source, _KINDS.get(column.type.kind, "number"), nullable)
 
     def _call(self, name: str, place: int) -> _Term:
         if name not in _FUNCTIONS and name not in _TEXT_FUNCTIONS:
@@ -394,8 +436,11 @@ class _Parser:
         if "text" in kinds and (name == "abs" or len(kinds) > 1):
             self._fail(place, f"{name} takes numbers alone, or texts alone")
         self.is_reaching |= "text" in kinds
+        if name != "abs" and any(one.nullable for one in arguments):
+            self._fail(place, f"{name} of what may be null; compare one by one")
         sources = ", ".join(one.source for one in arguments)
-        return _Term(f"{_FUNCTIONS[name]}({sources})", kinds.pop() if len(kinds) == 1 else "number")
+        kind = kinds.pop() if len(kinds) == 1 else "number"
+        return _Term(f"{_FUNCTIONS[name]}({sources})", kind, arguments[0].nullable)
 
     def _text_call(self, name: str, arguments: list[_Term], place: int) -> _Term:
         least, most, form, kind = _TEXT_FUNCTIONS[name]
@@ -404,4 +449,35 @@ class _Parser:
             self._fail(place, f"{name} takes {count} text{'s' if most > 1 else ''}")
         self.is_reaching = True
         sources = [one.source for one in arguments]
-        return _Term(form.format(*sources, all=" + ".join(sources)), kind)
+        return _made(form.format(*sources, all=" + ".join(sources)), kind, arguments)
+
+
+def _made(source: str, kind: str, terms: Sequence[_Term]) -> _Term:
+    """What a function gives, null where one of its arguments is; a condition is unknown then."""
+    if kind == "boolean":
+        return _compared(source, *terms)
+    return _Term(source, kind, frozenset(one for term in terms for one in term.nullable))
+
+
+def _compared(source: str, *terms: _Term) -> _Term:
+    """A comparison, which is unknown where one of its sides is null."""
+    nullable = frozenset(one for term in terms for one in term.nullable)
+    if not nullable:
+        return _Term(source, "boolean")
+    known = _known(_Term(source, "boolean", nullable))
+    return _Term(f"({known} and {source})", "boolean", false=f"({known} and not {source})")
+
+
+def _joined_by(word: str, *terms: _Term) -> _Term:
+    """AND is false where one is, OR where all are; both may be unknown beside what is."""
+    source = f"({f' {word} '.join(map(_true, terms))})"
+    if not _may_be_unknown(*terms):
+        return _Term(source, "boolean")
+    other = " or " if word == "and" else " and "
+    return _Term(source, "boolean", false=f"({other.join(map(_false, terms))})")
+
+
+def _opposite(term: _Term) -> _Term:
+    if not _may_be_unknown(term):
+        return _Term(f"(not {term.source})", "boolean")
+    return _Term(_false(term), "boolean", false=_true(term))

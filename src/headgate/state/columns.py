@@ -17,6 +17,7 @@ from headgate.errors import check_invariant
 from headgate.state.compiled import numba
 from headgate.state.fitting import faults_of_lists, fit, lists_of, one_array
 from headgate.state.layout import STORED
+from headgate.state.objects import NULL_FAULT
 from headgate.state.strings import StringPool
 from headgate.state.types import BOUNDS, ColumnType
 
@@ -29,11 +30,21 @@ _WHOLE = {
 
 @dataclass(frozen=True)
 class StoredColumn:
-    """A column's stored values and, where any value cannot be used, why (0: it can)."""
+    """A column's stored values and, where any value cannot be used, why (0: it can).
+
+    Of a nullable column, `nulls` is True where there is no value; None: there is one everywhere.
+    """
 
     values: np.ndarray
     faults: np.ndarray | None = None
     offsets: np.ndarray | None = None  # for an array column: row -> first element
+    nulls: np.ndarray | None = None
+
+    @cached_property
+    def valid(self) -> np.ndarray:
+        """A bit for each row, the lowest first: whether it has a value; as Arrow has it."""
+        check_invariant(self.nulls is not None, "validity of a column that has no nulls")
+        return np.packbits(~np.asarray(self.nulls), bitorder="little")
 
     @cached_property
     def lengths(self) -> np.ndarray:
@@ -43,9 +54,14 @@ class StoredColumn:
 
 
 def to_stored(
-    column: pa.ChunkedArray | pa.Array, kind: ColumnType, pool: StringPool, where: str
+    column: pa.ChunkedArray | pa.Array,
+    kind: ColumnType,
+    pool: StringPool,
+    where: str,
+    nullable: bool = False,
 ) -> StoredColumn:
-    """The values in stored form. Nulls and values that do not fit are marked as faults."""
+    """The values in stored form. Values that do not fit are marked as faults, and nulls, too, but
+    in a nullable column: there they are zeros, and marked as what they are."""
     array = one_array(column)
     if kind.kind in _WHOLE and not array.null_count and array.type == kind.arrow:
         values = _viewed(array, kind.kind)
@@ -54,7 +70,12 @@ def to_stored(
     if kind.element is not None:
         return _list_to_stored(array, kind, kind.element, pool, where)
     found = fit(array, kind, where)
-    return StoredColumn(_values(found.array, kind, pool), found.faults)
+    values, faults = _values(found.array, kind, pool), found.faults
+    if not nullable or faults is None:
+        return StoredColumn(values, faults)
+    nulls = faults == NULL_FAULT
+    others = np.where(nulls, np.uint8(0), faults) if faults.max(initial=0) > NULL_FAULT else None
+    return StoredColumn(np.where(nulls, values.dtype.type(0), values), others, nulls=nulls)
 
 
 def is_in_time(values: np.ndarray, kind: str) -> bool:

@@ -4,6 +4,9 @@ For each `unique` an index from the values of its columns to the slots that have
 reference how many live rows refer to each slot of the parent. Both are made from the rows alone
 when first needed, so neither is logged. Invariant between transactions: they say what the rows say.
 
+A row that has null in one of a constraint's columns has no twin and refers to nothing: it is in no
+index, and counts nowhere.
+
 The index uses open addressing as the key index does, but an entry's home comes from the part of
 the hash that stands in the entry itself: entries can be moved while rows are half changed.
 """
@@ -79,18 +82,18 @@ def leave(entries: np.ndarray, mask: int, value: int, slot: int) -> None:
 
 
 @numba.njit(cache=True, nogil=True)
-def _fill(entries: np.ndarray, values: np.ndarray, words: Words) -> None:
+def _fill(entries: np.ndarray, values: np.ndarray, judged: np.ndarray) -> None:
     for slot in range(values.shape[1]):
-        if words[slot, 0] & HEADER_ALIVE:
+        if judged[slot]:
             enter(entries, len(entries) - 1, hash_of(values[:, slot]), slot)
 
 
 @numba.njit(cache=True, nogil=True)
-def _first_twin(values: np.ndarray, words: Words, entries: np.ndarray) -> int:
-    """The first live row whose values an earlier one has, or -1; fills the empty entries."""
+def _first_twin(values: np.ndarray, judged: np.ndarray, entries: np.ndarray) -> int:
+    """The first judged row whose values an earlier one has, or -1; fills the empty entries."""
     mask = len(entries) - 1
     for slot in range(values.shape[1]):
-        if words[slot, 0] & HEADER_ALIVE == 0:
+        if not judged[slot]:
             continue
         value = hash_of(values[:, slot])
         place = (value >> 32) & mask
@@ -117,13 +120,27 @@ def constraint_values(rows: TableRows, columns: Iterable[str]) -> np.ndarray:
     return np.stack([rows.column(name, every).astype(np.int64) for name in columns])
 
 
+def has_values(rows: TableRows, columns: Iterable[str], words: Words) -> np.ndarray:
+    """Which of these rows of a table are there and have a value in each of the columns."""
+    found: np.ndarray = (words[:, 0] & HEADER_ALIVE) != 0
+    for word, bits in rows.layout.null_bits(columns).items():
+        found &= (words[:, word] & bits) == 0
+    return found
+
+
+def judged_rows(rows: TableRows, constraint: Constraint) -> np.ndarray:
+    """By slot: whether its row can break the constraint at all."""
+    return has_values(rows, constraint.columns, rows.words[: rows.count])
+
+
 def unique_entries(rows: TableRows, unique: Unique) -> np.ndarray:
     """The index of a constraint, with room for every slot there is."""
     entries: np.ndarray
     mark, entries = rows.kept.get(unique, (-1, np.empty(0, np.int64)))
     if mark != rows.refills or rows.count > LOAD_FACTOR * len(entries):
         entries = _empty(rows)
-        _fill(entries, constraint_values(rows, unique.columns), rows.words)
+        values = constraint_values(rows, unique.columns)
+        _fill(entries, values, judged_rows(rows, unique))
         rows.kept[unique] = (rows.refills, entries)
     return entries
 
@@ -146,8 +163,8 @@ def child_counts(tables: Mapping[str, TableRows], reference: Reference) -> np.nd
 def parent_slots(tables: Mapping[str, TableRows], reference: Reference) -> Slots:
     """By slot of the child: the parent's slot, -1 where the row is dead or has no parent."""
     child, parent = tables[reference.table], tables[reference.parent]
-    dead = ((child.words[: child.count, 0] & HEADER_ALIVE) == 0).astype(np.uint8)
-    return parent.find(constraint_values(child, reference.columns), dead)
+    skipped = (~judged_rows(child, reference)).astype(np.uint8)
+    return parent.find(constraint_values(child, reference.columns), skipped)
 
 
 def _empty(rows: TableRows) -> np.ndarray:
@@ -162,7 +179,7 @@ def first_violation(tables: Mapping[str, TableRows], constraint: Constraint) -> 
     rows = tables[constraint.table]
     if isinstance(constraint, Unique):
         values = constraint_values(rows, constraint.columns)
-        twin = int(_first_twin(values, rows.words, _empty(rows)))
+        twin = int(_first_twin(values, judged_rows(rows, constraint), _empty(rows)))
         return twin if twin >= 0 else None
     orphans = _orphans(tables, constraint)
     return int(orphans[0]) if len(orphans) else None
@@ -172,9 +189,8 @@ def _orphans(tables: Mapping[str, TableRows], reference: Reference) -> Slots:
     """The slots of live rows that refer to no live row, ascending."""
     rows, parent = tables[reference.table], tables[reference.parent]
     slots = parent_slots(tables, reference)
-    alive = (rows.words[: rows.count, 0] & HEADER_ALIVE) != 0
     found = (slots >= 0) & ((parent.words[slots, 0] & HEADER_ALIVE) != 0)
-    return np.flatnonzero(alive & ~found)
+    return np.flatnonzero(judged_rows(rows, reference) & ~found)
 
 
 def violations(tables: Mapping[str, TableRows], constraint: Constraint) -> Slots:
@@ -196,8 +212,8 @@ def twins(rows: TableRows, constraint: Unique, most: int) -> tuple[list[Slots], 
 
 
 def _by_value(rows: TableRows, constraint: Unique) -> tuple[np.ndarray, np.ndarray]:
-    """All live slots by their values, and whether each has those of the one before it."""
-    alive = np.flatnonzero((rows.words[: rows.count, 0] & HEADER_ALIVE) != 0)
+    """All judged slots by their values, and whether each has those of the one before it."""
+    alive = np.flatnonzero(judged_rows(rows, constraint))
     values = constraint_values(rows, constraint.columns)[:, alive]
     order = np.lexsort((alive, *values))
     sorted_values = values[:, order]

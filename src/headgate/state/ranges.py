@@ -62,6 +62,12 @@ def parse_index(
     kinds = (*KEY_KINDS, "float", "double")
     found = [Index(name, named_columns(item, schema, f"{where}: index", kinds)) for item in items]
     for one in found:
+        nullable = [column for column in one.columns if schema[column].nullable]
+        if nullable:
+            raise DeclarationError(
+                f"{where}: {one.name}: column {nullable[0]!r} is declared NULL, and what has no "
+                "value has no place in an order"
+            )
         if len(one.words(key)) > INDEX_WORDS_MAX:
             raise DeclarationError(
                 f"{where}: {one.name}: with the key it has {len(one.words(key))} columns, "

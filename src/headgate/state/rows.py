@@ -77,6 +77,9 @@ class TableRows:
                 record[column.name] = self.pool.intern(pa.array([column.default]))[0]
             elif column.default is not None:
                 record[column.name] = column.default
+            elif column.nullable:
+                field = self.layout.field(column.name)
+                row[field.null_word] |= field.null_mask
         return row
 
     def reserve(self, more: int) -> None:
@@ -363,7 +366,7 @@ class TableRows:
         records = self.records
         for field in self.layout.fields if fields is None else fields:
             where = f"table {self.table.name!r}: column {field.name!r}"
-            stored = to_stored(rows[field.name], field.type, self.pool, where)
+            stored = to_stored(rows[field.name], field.type, self.pool, where, field.nullable)
             if stored.faults is not None:
                 place = int(np.flatnonzero(stored.faults)[0])
                 fault = FAULT_WORDS.get(int(stored.faults[place]), "null")
@@ -374,6 +377,8 @@ class TableRows:
                 index.put_words(self.words, slots, word, values)
             else:
                 records[field.name][slots] = stored.values
+            if field.nullable:
+                put_nulls(self.words, slots, field, stored.nulls)
         header = (epochs << HEADER_EPOCH_SHIFT) | HEADER_ALIVE
         if isinstance(header, np.ndarray):
             self.words[slots, 0] = header
@@ -404,6 +409,12 @@ class TableRows:
         values: np.ndarray = self.records[name][slots]
         return values
 
+    def nulls(self, field: Field, slots: Slots | slice) -> np.ndarray | None:
+        """Where a column has no value; None where it always has one."""
+        if not field.nullable:
+            return None
+        return field.nulls_in(self.words[slots, field.null_word])
+
     def arrow(self, slots: Slots | slice) -> pa.RecordBatch:
         """The rows in these slots as Arrow columns."""
         if isinstance(slots, slice):
@@ -411,7 +422,12 @@ class TableRows:
         else:
             _, columns = self.gather(slots)
         arrays = [
-            to_arrow(stored_column(columns[field.name], field.type), field.type, self.pool)
+            to_arrow(
+                stored_column(columns[field.name], field.type),
+                field.type,
+                self.pool,
+                self.nulls(field, slots),
+            )
             for field in self.layout.fields
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.table.schema.arrow)
@@ -433,6 +449,13 @@ class TableRows:
 def bytes_of(words: Words) -> memoryview:
     """The same memory as bytes; the rows have no gap between them."""
     return memoryview(words.reshape(-1).view(np.uint8).data)
+
+
+def put_nulls(words: Words, slots: slice | Slots, field: Field, nulls: np.ndarray | None) -> None:
+    """Note in which of these rows a nullable column has no value; None: in none of them."""
+    others = words[slots, field.null_word] & ~field.null_mask
+    marks = others if nulls is None else others | np.where(nulls, field.null_mask, np.int64(0))
+    words[slots, field.null_word] = marks
 
 
 def field_values(field: Field, words: np.ndarray) -> np.ndarray:

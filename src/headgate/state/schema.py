@@ -161,7 +161,8 @@ _COLUMN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _OPTION = re.compile(
-    r"""\s*(?:(?P<notnull>not\s+null)
+    r"""\s*(?:(?P<notnull>not\s+null\b)
+    |(?P<null>null\b)
     |default\s+(?P<default>(?:date|timestamp)?\s*'(?:[^']|'')*'|[^\s']+)
     |comment\s+'(?:[^']|'')*')""",
     re.VERBOSE | re.IGNORECASE,
@@ -173,7 +174,6 @@ _OPTION_HINTS = (
     (r"unique\b", "; write unique=['column'] beside the schema"),
     (r"check\b", "; write check='...' beside the schema"),
     (r"references\b", "; write references={'column': table} beside the schema"),
-    (r"null\b", "; columns are never null"),
     (r"=", "; write DEFAULT in place of ="),
     (r";", "; columns are separated by commas"),
 )
@@ -189,8 +189,8 @@ def _parse_column(text: str, where: str) -> Column:
     if name.lower() in KINDS and match["type"].lower() not in KINDS and not match["quoted"]:
         _refuse_turned(name, match["type"], where)
     kind = _parse_type(match["type"], f"{where}: column {name!r}")
-    default = _parse_options(match["rest"], kind, f"{where}: column {name!r}")
-    return Column(name, kind, default)
+    default, nullable = _parse_options(match["rest"], kind, f"{where}: column {name!r}")
+    return Column(name, kind, default, nullable)
 
 
 def _refuse_turned(name: str, kind: str, where: str) -> None:
@@ -204,8 +204,11 @@ def _refuse_turned(name: str, kind: str, where: str) -> None:
         ) from None
 
 
-def _parse_options(text: str, kind: ColumnType, where: str) -> int | float | str | bool | None:
-    default = None
+def _parse_options(
+    text: str, kind: ColumnType, where: str
+) -> tuple[int | float | str | bool | None, bool]:
+    """The default of a column, and whether it is nullable."""
+    default, nulls = None, set()
     while text.strip():
         option = _OPTION.match(text)
         if option is None:
@@ -213,12 +216,16 @@ def _parse_options(text: str, kind: ColumnType, where: str) -> int | float | str
             hint = next((told for begin, told in _OPTION_HINTS if re.match(begin, words, re.I)), "")
             raise DeclarationError(
                 f"{where}: cannot read {words!r}; after the type may stand "
-                f"NOT NULL, DEFAULT literal, COMMENT 'text'{hint}"
+                f"NULL, NOT NULL, DEFAULT literal, COMMENT 'text'{hint}"
             )
-        if option["default"] is not None:
-            default = _parse_default(option["default"], kind, where)
+        default = option["default"] or default
+        nulls |= {word for word in ("null", "notnull") if option[word]}
         text = text[option.end() :]
-    return default
+    if len(nulls) > 1:
+        raise DeclarationError(f"{where}: it is NULL or NOT NULL, not both")
+    if nulls == {"null"} and (kind.element is not None or kind.fields):
+        raise DeclarationError(f"{where}: an array is never null; an empty one has no elements")
+    return _parse_default(default, kind, where, nulls == {"null"}), nulls == {"null"}
 
 
 def _parse_type(text: str, where: str) -> ColumnType:
@@ -254,8 +261,14 @@ def _decimal(precision: int, scale: int, where: str) -> ColumnType:
     return ColumnType("decimal", precision, scale)
 
 
-def _parse_default(text: str, kind: ColumnType, where: str) -> int | float | str | bool:
-    word = text.strip()
+def _parse_default(
+    text: str | None, kind: ColumnType, where: str, nullable: bool
+) -> int | float | str | bool | None:
+    word = "" if text is None else text.strip()
+    if text is None or (nullable and word.lower() == "null"):
+        return None
+    if word.lower() == "null":
+        raise DeclarationError(f"{where}: its default is NULL, so declare it NULL: '... NULL'")
     if found := re.fullmatch(r"(?:date|timestamp)?\s*'((?:[^']|'')*)'", word, re.IGNORECASE):
         value: Any = found[1].replace("''", "'")
     elif word.lower() in ("true", "false"):

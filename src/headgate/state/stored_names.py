@@ -5,7 +5,8 @@ dropped and made again, without touching a row, and every past epoch stays reada
 declarations of that epoch say which names were meant.
 
 Invariant: rows that were written before a column was added show the value it had as its default
-then, whatever its default is now.
+then, whatever its default is now. In a nullable column null is a value like others, so nothing is
+filled there: where older rows must not be null, the migration writes them.
 """
 
 from __future__ import annotations
@@ -81,6 +82,10 @@ class Storage:
         """The same with a value for rows older than the column."""
         return replace(self, fill={**self.fill, column: value})
 
+    def unfilled(self, column: str) -> Storage:
+        """The same when null means null in a column."""
+        return replace(self, fill={one: v for one, v in self.fill.items() if one != column})
+
     @property
     def is_plain(self) -> bool:
         """Whether the columns are in the files under their own names."""
@@ -107,7 +112,7 @@ class Storage:
         else:
             array = given.column(place)
             array = array if array.type == kind else array.cast(kind)
-        fill = self.fill.get(column.name, column.default)
+        fill = self.fill.get(column.name, None if column.nullable else column.default)
         if array.null_count and fill is not None:
             array = array.fill_null(pa.scalar(logical_value(column.type, fill), kind))
         return array

@@ -99,7 +99,7 @@ class Table:
         rows = [
             (
                 column.name,
-                str(column.type),
+                column.kept_as,
                 "yes" if column.name in self.key else "",
                 "" if column.default is None else logical_value(column.type, column.default),
             )
@@ -348,6 +348,10 @@ def _parse_key(key: str | Iterable[str], schema: Schema, where: str) -> tuple[st
                 f"{where}: key column {name!r} is a {column.type}; "
                 f"a key is one of: {', '.join(KEY_KINDS)}"
             )
+        if column.nullable:
+            raise DeclarationError(
+                f"{where}: key column {name!r} is declared NULL, and a key is never null"
+            )
         if names.count(name) > 1:
             raise DeclarationError(f"{where}: key column {name!r} is named twice")
     return tuple(names)
@@ -363,7 +367,9 @@ def _with_defaults(schema: Schema, defaults: Mapping[str, Any], where: str) -> S
     for column in schema:
         if column.name in defaults:
             place = f"{where}: column {column.name!r}"
-            value = default_value(column.type, defaults[column.name], place)
+            given = defaults[column.name]
+            is_null = column.nullable and given is None
+            value = None if is_null else default_value(column.type, given, place)
             column = replace(column, default=value)
         columns.append(column)
     return Schema(tuple(columns))

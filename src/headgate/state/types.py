@@ -99,16 +99,25 @@ class ColumnType:
 
 @dataclass(frozen=True)
 class Column:
-    """A named, typed column; `default` is in stored form (see `stored_value`)."""
+    """A named, typed column; `default` is in stored form (see `stored_value`).
+
+    One that is nullable may have no value: None to a function, and its default unless one is given.
+    """
 
     name: str
     type: ColumnType
     default: int | float | str | bool | None = None
+    nullable: bool = False
+
+    @property
+    def kept_as(self) -> str:
+        """What it may hold, in words: its type, and whether it may hold nothing."""
+        return f"{self.type} NULL" if self.nullable else str(self.type)
 
     @property
     def ddl(self) -> str:
         suffix = "" if self.default is None else f" DEFAULT {_literal(self.type, self.default)}"
-        return f"{_name(self.name)} {self.type}{suffix}"
+        return f"{_name(self.name)} {self.kept_as}{suffix}"
 
 
 def is_wider(new: ColumnType, old: ColumnType) -> bool:

@@ -42,7 +42,11 @@ class ArrivingEvent:
     def values(self) -> dict[str, Any]:
         """The columns its transaction declares, as they are kept."""
         schema = () if self.transaction is None else self.transaction.event
-        return {column.name: arrived(self.columns[column.name], column.type) for column in schema}
+        return {column.name: self._value(column) for column in schema}
+
+    def _value(self, column: Column) -> Any:
+        value = self.columns.get(column.name)
+        return None if value is None and column.nullable else arrived(value, column.type)
 
     def time(self, order_by: Sequence[Column]) -> Any:
         return self.order[order_by[0].name]
@@ -144,6 +148,8 @@ def examine(rules: Rules, event: ArrivingEvent) -> None:
 
 def _value_or_reject(event: ArrivingEvent, column: Column, role: str) -> Any:
     value = event.columns.get(column.name)
+    if value is None and column.nullable:
+        return None
     if has_null(value):
         event.reject(f"null {role}: {column.name}")
         return None

@@ -363,7 +363,10 @@ def _arguments(
             views = [View(record, role.table.key, role.read_only) for record in next(remaining)]
             arguments.append(views[0] if role.is_single else tuple(views))
         elif isinstance(role, OutputColumns):
-            zeros = {column.name: blank(column.type) for column in role.schema}
+            zeros = {
+                column.name: None if column.nullable else blank(column.type)
+                for column in role.schema
+            }
             event.output = Record(role.schema, zeros)
             arguments.append(View(event.output, (), read_only=False))
         else:
@@ -390,6 +393,8 @@ def _passes(table: Table, record: Record) -> bool:
 
 
 def _error_reason(error: Exception) -> str:
+    if isinstance(error, TypeError) and "NoneType" in str(error):
+        return "error: TypeError: None where a value is needed"
     for kind, words in _FIXED_ERRORS.items():
         if isinstance(error, kind):
             return f"error: {kind.__name__}: {words}"
@@ -404,8 +409,10 @@ def _loaded(table: Table, row: Mapping[str, Any]) -> Record:
     """A record of the row; raises ValueError when its check fails or cannot be computed."""
     values = {}
     for column in table.schema:
-        given = column.name in row or column.default is None
-        values[column.name] = arrived(row[column.name], column.type) if given else default(column)
+        given = column.name in row or not (column.nullable or column.default is not None)
+        is_none = given and column.nullable and row[column.name] is None
+        value = default(column) if not given else None if is_none else row[column.name]
+        values[column.name] = arrived(value, column.type) if given and not is_none else value
     record = Record(table.schema, values)
     try:
         passes = _passes(table, record)

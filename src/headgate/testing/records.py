@@ -38,14 +38,17 @@ class View:
     def __getattr__(self, name: str) -> Any:
         if name not in self._record.values:
             raise AttributeError(f"no column {name!r}")
-        return seen(self._record.values[name], self._record.schema[name].type)
+        value = self._record.values[name]
+        return None if value is None else seen(value, self._record.schema[name].type)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self._read_only or name in self._fixed:
             raise TypeError(f"column {name!r} cannot be set")
         if name not in self._record.values:
             raise AttributeError(f"no column {name!r}")
-        self._record.values[name] = kept(value, self._record.schema[name].type)
+        column = self._record.schema[name]
+        is_none = value is None and column.nullable
+        self._record.values[name] = None if is_none else kept(value, column.type)
         self._record.written = True
 
     def __headgate_delete__(self) -> None:
@@ -81,7 +84,8 @@ def broken_promise(
 
 def _is_kept(constraint: Constraint, rows: Contents) -> bool:
     records = rows[constraint.table].values()
-    values = [tuple(record.values[name] for name in constraint.columns) for record in records]
+    named = [tuple(record.values[name] for name in constraint.columns) for record in records]
+    values = [value for value in named if None not in value]  # which is nobody's twin or child
     if isinstance(constraint, Unique):
         return len(set(values)) == len(values)
     return all(value in rows[constraint.parent] for value in values)

@@ -228,7 +228,7 @@ def blank(kind: ColumnType) -> Any:
 def default(column: Column) -> Any:
     """What a column of a created row holds."""
     if column.default is None:
-        return blank(column.type)
+        return None if column.nullable else blank(column.type)
     if column.type.kind == "decimal":
         # The declaration holds the default of a decimal as an integer of its last place.
         return rounded(
@@ -242,6 +242,8 @@ def default(column: Column) -> Any:
 
 def shown(value: Any, kind: ColumnType) -> Any:
     """A kept value as it stands in results and tables."""
+    if value is None:
+        return None
     if kind.kind == "timestamp":
         return _START + datetime.timedelta(microseconds=value)
     if kind.kind == "date":

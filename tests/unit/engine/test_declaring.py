@@ -24,7 +24,7 @@ TYPES = (
     "the types are: array<type>, bigint, boolean, date, decimal(p,s), double, float, int, string, "
     "timestamp"
 )
-OPTIONS = "after the type may stand NOT NULL, DEFAULT literal, COMMENT 'text'"
+OPTIONS = "after the type may stand NULL, NOT NULL, DEFAULT literal, COMMENT 'text'"
 A_SCHEMA = "a schema is a DDL string such as 'id bigint, balance double'"
 
 SCHEMAS: dict[Any, str] = {
@@ -42,7 +42,8 @@ SCHEMAS: dict[Any, str] = {
     "id bigint, id int": "column 'id' is declared twice",
     "id bigint primary key": f"column 'id': cannot read 'primary key'; {OPTIONS}; "
     "the key is named beside the schema: key='id'",
-    "id bigint, n int NULL": f"column 'n': cannot read 'NULL'; {OPTIONS}; columns are never null",
+    "id bigint NULL, n int": "key column 'id' is declared NULL, and a key is never null",
+    "id bigint, n int NULL NOT NULL": "column 'n': it is NULL or NOT NULL, not both",
     "id bigint, n int = 5": f"column 'n': cannot read '= 5'; {OPTIONS}; "
     "write DEFAULT in place of =",
     "id bigint; n int": f"column 'id': cannot read '; n int'; {OPTIONS}; "

@@ -227,12 +227,23 @@ def catches_one_error(event, row=accounts.at("id")):
         row.n = 0
 
 
-@refused("instead of None")
-def begins_with_none(event, row=accounts.at("id")):
+@refused("found may be None here, where a value is needed; test it before")
+def counts_up_to_none(event, row=accounts.at("id")):
     found = None
     if event.a > 2:
         found = event.a
-    row.n = found  # here
+    for step in range(found):  # here
+        row.n += step
+
+
+@refused("is not declared NULL, and None cannot be stored in it")
+def sets_what_is_never_null(event, row=accounts.at("id")):
+    row.n = None  # here
+
+
+@refused("None stands where a value is needed")
+def adds_none(event, row=accounts.at("id")):
+    row.n = event.a + None  # here
 
 
 @refused("which matters here; write a constant as 0.0")
@@ -351,6 +362,8 @@ def column_deleted(event, row=accounts.at("id")):
 
 # What fails as plain Python, too: the message must not propose that.
 NEVER = {
+    "adds_none",
+    "sets_what_is_never_null",
     "float_into_int", "division_into_int", "text_into_double", "int_into_text", "int_into_boolean",
     "float_into_decimal", "key_set", "read_only_set", "read_only_deleted", "output_deleted",
     "event_deleted", "value_deleted", "module_deleted",

@@ -93,7 +93,9 @@ BAD = {
     "s string DEFAULT 5": "is not a string",
     "d date DEFAULT date '2024-02-30'": "the default '2024-02-30' is not a date",
     "d decimal(3,1) DEFAULT 1.25": "is not a decimal(3,1)",
-    "x double DEFAULT null": "cannot read the default 'null'",
+    "x double DEFAULT null": "its default is NULL, so declare it NULL",
+    "x int NULL NOT NULL": "it is NULL or NOT NULL, not both",
+    "x array<int> NULL": "an array is never null",
     "x double DEFAULT 1e400": "x",
 }
 

@@ -67,7 +67,12 @@ class AnswerShape:
     @cached_property
     def values(self) -> list[Callable[[Any], Any] | None]:
         """By output: how a stored value is shown; None where it is shown as it is stored."""
-        return [_shown(column.type) for column in self.outputs]
+        return [_shown(column.type) if self.is_stored(column) else None for column in self.outputs]
+
+    @staticmethod
+    def is_stored(column: Column) -> bool:
+        """Whether answers keep the values of an output as they are stored, and not as Arrow."""
+        return column.type.kind != "string" and not column.nullable
 
     @cached_property
     def transactions(self) -> pa.Array:
@@ -82,7 +87,7 @@ class AnswerShape:
     @cached_property
     def logged(self) -> BatchShape | None:
         """The columns as the log has them where all calls committed; None where it cannot."""
-        if any(column.type.kind == "string" for column in self.outputs):
+        if not all(map(self.is_stored, self.outputs)):
             return None
         dictionaries = [self.transactions, OUTCOME_WORDS, pa.array([], pa.string())]
         return BatchShape.of(self.schema, dictionaries)

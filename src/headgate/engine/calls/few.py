@@ -28,10 +28,8 @@ from headgate.kernels.frame import ABORTED_COUNT, EPOCH
 from headgate.kernels.generating_look_ups import is_found_late
 from headgate.state.columns import StoredColumn, to_arrow
 from headgate.state.layout import STORED, WORD_BYTES
-from headgate.state.types import ColumnType
+from headgate.state.types import Column
 from headgate.transactions import Transaction
-
-_TEXT = ColumnType("string")
 
 
 class KeptRun(Run):
@@ -86,6 +84,11 @@ class FewCalls:
         # A view of its bytes takes a value many times faster than an array does.
         self._views = [self._arrays[name].data for name, _ in kinds]
         self._texts = [place for place, (_, kind) in enumerate(kinds) if kind == "string"]
+        self._nulls = {
+            place: np.zeros(TOGETHER_MAX, np.bool_)
+            for place, column in enumerate(transaction.event)
+            if column.nullable
+        }
         self._skip = np.zeros(TOGETHER_MAX, np.uint8)
         outputs = list(terms.outputs.values())
         self._shape = AnswerShape(transaction.name, outputs, program.pool)
@@ -104,7 +107,10 @@ class FewCalls:
 
     def _make_run(self) -> None:
         accesses = self._signature.accesses
-        columns = {name: StoredColumn(array) for name, array in self._arrays.items()}
+        columns = {
+            name: StoredColumn(array, nulls=self._nulls.get(place))
+            for place, (name, array) in enumerate(self._arrays.items())
+        }
         work = Work(self._signature, columns, self._skip)
         work.spans = [Spans(TOGETHER_MAX, TOGETHER_MAX, None) for _ in accesses]
         work.slots = [np.full(TOGETHER_MAX, -1, np.int64) for _ in accesses]
@@ -114,6 +120,11 @@ class FewCalls:
     def put(self, rows: Sequence[Sequence[Any]]) -> None:
         """Take these events: nothing is changed so far."""
         columns: list[Any] = list(zip(*rows, strict=True))
+        for place, nulls in self._nulls.items():
+            nulls[: len(rows)] = [word is None for word in columns[place]]
+            self._pack(place, nulls[: len(rows)])
+            if place not in self._texts:
+                columns[place] = [0 if word is None else word for word in columns[place]]
         for place in self._texts:
             texts = pa.array(columns[place], pa.string())
             columns[place] = self._program.pool.intern(texts).tolist()
@@ -121,12 +132,19 @@ class FewCalls:
             for row, word in enumerate(words):
                 view[row] = word
 
+    def _pack(self, place: int, nulls: np.ndarray) -> None:
+        """Let the kernel see them: it has the address of the bits."""
+        column = self._work.columns[self._signature.event.names[place]]
+        column.valid[: -(-len(nulls) // 8)] = np.packbits(~nulls, bitorder="little")
+
     def run(self, count: int, epoch: int) -> tuple[Execution, Answers]:
         """Run the events that were put, and give what became of them."""
         self._resolve(count)
         if not self._run.is_current():
             slots = self._work.slots
             self._make_run()
+            for place, nulls in self._nulls.items():
+                self._pack(place, nulls[:count])
             for mine, found in zip(self._work.slots, slots, strict=True):
                 mine[:] = found
         run, program = self._run, self._program
@@ -162,12 +180,17 @@ class FewCalls:
             reasons = [text(code) if outcome else None for outcome, code in pairs]
         stored: list[Any] = [values[: len(outcomes)].copy() for values in self._outs]
         for place, column in enumerate(self._shape.outputs):
-            if column.type.kind == "string":  # the pool may forget them
-                stored[place] = self._out_texts(stored[place], run.outcome)
+            if not self._shape.is_stored(column):
+                stored[place] = self._out_array(column, stored[place], run.outcome)
         return Answers(self._shape, epoch, outcomes, reasons, stored)
 
-    def _out_texts(self, codes: np.ndarray, outcome: np.ndarray) -> pa.Array:
-        return to_arrow(codes, _TEXT, self._program.pool, outcome != COMMITTED)
+    def _out_array(self, column: Column, values: np.ndarray, outcome: np.ndarray) -> pa.Array:
+        """Texts, which the pool may forget, and what may be null."""
+        nulls = outcome != COMMITTED
+        if column.nullable and self._work.out is not None and self._work.out_layout is not None:
+            field = self._work.out_layout.field(column.name)
+            nulls = nulls | field.nulls_in(self._work.out[field.null_word, : len(nulls)])
+        return to_arrow(values, column.type, self._program.pool, nulls)
 
 
 def _output(work: Work, name: str) -> np.ndarray:

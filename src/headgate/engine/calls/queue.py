@@ -64,7 +64,7 @@ class Turn(NamedTuple):
     place: int  # among the answers of those who handed it in
     terms: Terms
     columns: Mapping[str, Any]
-    words: Sequence[Word] | None  # the same as they are stored, where that is plain
+    words: Sequence[Word | None] | None  # the same as they are stored, where that is plain
     key: tuple[str, str] | None = None  # and what tells its call from another
 
 

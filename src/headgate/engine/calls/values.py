@@ -39,20 +39,21 @@ class CallReader:
     """Reads the columns of calls of one transaction."""
 
     def __init__(self, event: Schema) -> None:
-        found = [(column.name, read_of(column.type)) for column in event]
-        self._reads = [(name, read) for name, read in found if read is not None]
+        found = [(column.name, read_of(column.type), column.nullable) for column in event]
+        self._reads = [(name, read, null) for name, read, null in found if read is not None]
         self._is_able = len(self._reads) == len(found)  # else a column is an array
         self.names: frozenset[str] = frozenset(event.names)
 
-    def read(self, columns: Mapping[str, Any]) -> list[Word] | None:
-        """The words of one event in the order of its columns; None unless all of it is plain."""
+    def read(self, columns: Mapping[str, Any]) -> list[Word | None] | None:
+        """The words of one event in the order of its columns, None for null; None unless all of it
+        is plain."""
         if not self._is_able:
             return None
         words = []
         try:
-            for name, read in self._reads:
+            for name, read, nullable in self._reads:
                 word = read(columns[name])
-                if word is None:
+                if word is None and not (nullable and columns[name] is None):
                     return None
                 words.append(word)
         except Exception:  # of a zone of the caller's own; by the way of a batch it is told
@@ -64,7 +65,7 @@ class CallReader:
 class FewEvents:
     """The events of few calls: their words, and what they were read from."""
 
-    rows: Sequence[Sequence[Word]]
+    rows: Sequence[Sequence[Word | None]]
     columns: Sequence[Mapping[str, Any]]
     keys: Sequence[tuple[str, str] | None]  # by call: its key and digest
 

@@ -153,8 +153,8 @@ def merge_tables(declared: Iterable[Table], manifest: Mapping[str, Any]) -> dict
 
 
 def _refuse_difference(declared: Table, stored: Table, manifest: Mapping[str, Any]) -> None:
-    """Only columns that have a default and constraints may be added; nothing else may differ but
-    the indexes, which are made from the rows.
+    """Only constraints, and columns for which the rows there are have a value or null, may be
+    added; nothing else may differ but the indexes, which are made from the rows.
 
     Migrations of the manifest that have no epoch yet are to be applied: it is as after them.
     """
@@ -195,13 +195,25 @@ def _difference(declared: Table, stored: Table, has: str = "the store has") -> s
 
 
 def _bare_columns(declared: Table, stored: Table) -> list[Column]:
-    """New columns without the default that the rows there are would take."""
+    """New columns without what the rows there are would have in them."""
     if any(column.name not in declared.schema for column in stored.schema):
         return []
-    return [c for c in declared.schema if c.name not in stored.schema and c.default is None]
+    new = [column for column in declared.schema if column.name not in stored.schema]
+    return [column for column in new if not _may_join(column)]
+
+
+def _may_join(column: Column) -> bool:
+    """Whether a new column needs no migration: what older rows have is its default, or null. Where
+    it is nullable with a default, null in the files is null, so that has to be written."""
+    return column.nullable == (column.default is None)
 
 
 def _filling(declared: Table, bare: Column) -> str:
+    if bare.nullable:
+        return (
+            "add it by a migration, which writes the default into them: migrations=["
+            f"hg.Migration('...').add_column({declared.name!r}, {bare.ddl!r})]"
+        )
     return (
         f"declare a default, as in: {bare.ddl} {_zero_default(bare)}, or compute it: "
         f"migrations=[hg.Migration('...').add_column({declared.name!r}, {bare.ddl!r}, "
@@ -341,7 +353,7 @@ def _without_new_columns(declared: Table, stored: Table) -> Table:
     kept = [
         column
         for column in declared.schema
-        if column.name in stored.schema or column.default is None
+        if column.name in stored.schema or not _may_join(column)
     ]
     if len(kept) == len(declared.schema.columns):
         return declared

@@ -80,17 +80,19 @@ class Draft:
 
     def add(self, column: Column, value: str | None, after: str | None, first: bool) -> None:
         self.refuse_known(column.name)
-        if column.default is None and value is None:
+        if column.default is None and value is None and not column.nullable:
             raise DeclarationError(
                 f"{self.where}: the new column {column.name!r} needs a value for the rows there "
-                f"are: '{column.ddl} DEFAULT ...', or value='an SQL expression over the row'"
+                f"are: '{column.ddl} DEFAULT ...', or value='an SQL expression over the row', or "
+                f"none: '{column.ddl} NULL'"
             )
         place = len(self.columns) if after is None else self.place(after) + 1
         self.storage = self.storage.with_new(column.name, [one.name for one in self.columns])
         self.columns.insert(0 if first else place, column)
-        if value is not None:
+        if value is not None and not column.nullable:
             # Every row gets its value with the migration; until then, in replay, any will do.
-            self.storage = self.storage.filled(column.name, _ZEROS.get(column.type.kind, 0))
+            self.storage = self.storage.filled(column.name, _zero(column.type))
+        if value is not None or (column.nullable and column.default is not None):
             self.is_rewritten = True
 
     def drop(self, column: str) -> None:
@@ -155,7 +157,7 @@ class Draft:
         if column in self.storage.fill:
             fill = widened_value(kind, old.type, self.storage.fill[column])
             self.storage = self.storage.filled(column, fill)
-        self.columns[place] = Column(column, kind, default)
+        self.columns[place] = replace(old, type=kind, default=default)
         self.is_tested |= bool(self.check)
 
     def set_default(self, column: str, value: Any) -> None:
@@ -163,10 +165,32 @@ class Draft:
         old = self.columns[place]
         where = f"{self.where}: column {column!r}"
         new = None if value is None else default_value(old.type, value, where)
-        if old.default is not None and column not in self.storage.fill:
+        if old.default is not None and not old.nullable and column not in self.storage.fill:
             # Rows older than the column have shown this default, and go on to show it.
             self.storage = self.storage.filled(column, old.default)
         self.columns[place] = replace(old, default=new)
+
+    def allow_null(self, column: str) -> None:
+        place = self.place(column)
+        old = self.columns[place]
+        if old.nullable:
+            raise DeclarationError(f"{self.where}: column {column!r} may be null already")
+        if old.default is not None or column in self.storage.fill:
+            # Rows older than the column have no value in the files, which would be null now.
+            self.is_rewritten = True
+            self.storage = self.storage.unfilled(column)
+        self.columns[place] = replace(old, nullable=True)
+
+    def forbid_null(self, column: str) -> None:
+        place = self.place(column)
+        old = self.columns[place]
+        if not old.nullable:
+            raise DeclarationError(f"{self.where}: column {column!r} is never null already")
+        # No row has null now; versions of rows that had are older, and any value will do for them.
+        fill = _zero(old.type) if old.default is None else old.default
+        self.storage = self.storage.filled(column, fill)
+        self.columns[place] = replace(old, nullable=False)
+        self.is_tested = True
 
     def set_check(self, check: str | None) -> None:
         self.check = check
@@ -196,6 +220,10 @@ class Draft:
             known = _known("a reference", [one for one, _ in self.references])
             raise DeclarationError(f"{self.where}: {_said(columns)} is no reference; {known}")
         self.references.remove(found[0])
+
+
+def _zero(kind: ColumnType) -> int | float | str | bool:
+    return _ZEROS.get(kind.kind, 0)
 
 
 def _said(columns: Sequence[str]) -> str:

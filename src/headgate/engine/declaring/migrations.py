@@ -30,11 +30,13 @@ from headgate.engine.declaring.steps import (
     AddColumn,
     AddReference,
     AddUnique,
+    AllowNull,
     Contents,
     DropColumn,
     DropReference,
     DropTable,
     DropUnique,
+    ForbidNull,
     RenameColumn,
     RenameTable,
     RenameTransaction,
@@ -120,6 +122,14 @@ class Migration:
     def set_default(self, table: Table | str, column: str, value: Any) -> Migration:
         """Change what new rows get in a column; None: they get no default. Old rows stay."""
         return self._and(SetDefault(_name(table), column, value))
+
+    def allow_null(self, table: Table | str, column: str) -> Migration:
+        """Let a column be null from now on."""
+        return self._and(AllowNull(_name(table), _called(column)))
+
+    def forbid_null(self, table: Table | str, column: str) -> Migration:
+        """Let a column always have a value from now on; every row must have one."""
+        return self._and(ForbidNull(_name(table), _called(column)))
 
     def set_check(self, table: Table | str, check: str | None) -> Migration:
         """Hold a table to another check, or with None to no check; every row must pass it."""
@@ -276,11 +286,14 @@ def _column_steps(found: Migration, declared: Table, stored: Table) -> Migration
     for column in declared.schema:
         known = before.get(column.name)
         if known is None:
-            wanted = "..." if column.default is None else None
+            wanted = "..." if column.default is None and not column.nullable else None
             first = after is None
             found = found.add_column(name, column.ddl, value=wanted, after=after, first=first)
         elif is_wider(column.type, known.type):
             found = found.widen(name, f"{column.name} {column.type}")
+        if known is not None and known.nullable != column.nullable:
+            change = found.allow_null if column.nullable else found.forbid_null
+            found = change(name, column.name)
         if known is not None and known.type == column.type and known.default != column.default:
             found = found.set_default(name, column.name, _literal(column.type, column.default))
         after = column.name

@@ -115,8 +115,8 @@ class AddColumn:
         if self.value is not None:
             array = self._computed(found, column, self.value)
         else:
-            fill = pa.scalar(logical_value(column.type, column.default), column.type.arrow)
-            array = pa.repeat(fill, found.num_rows)
+            value = None if column.default is None else logical_value(column.type, column.default)
+            array = pa.repeat(pa.scalar(value, column.type.arrow), found.num_rows)
         rows[self.table] = found.append_column(column.name, array)
 
     def _computed(self, found: pa.Table, column: Column, value: str) -> pa.Array:
@@ -200,7 +200,7 @@ class Widen:
     @property
     def parsed(self) -> Column:
         columns = Schema.parse(self.column, f"widen {self.table!r}").columns
-        if len(columns) != 1 or columns[0].default is not None:
+        if len(columns) != 1 or columns[0].default is not None or columns[0].nullable:
             raise DeclarationError(
                 f"widen {self.table!r}: name one column and its new type, as in 'balance double', "
                 f"not {self.column!r}"
@@ -229,6 +229,30 @@ class SetDefault:
 
     def convert(self, rows: Contents) -> None:
         """Contents keep what they have."""
+
+
+@dataclass(frozen=True)
+class AllowNull:
+    table: str
+    column: str
+
+    def declare(self, drafts: Drafts) -> None:
+        drafts[self.table].allow_null(self.column)
+
+    def convert(self, rows: Contents) -> None:
+        """Contents keep what they have."""
+
+
+@dataclass(frozen=True)
+class ForbidNull:
+    table: str
+    column: str
+
+    def declare(self, drafts: Drafts) -> None:
+        drafts[self.table].forbid_null(self.column)
+
+    def convert(self, rows: Contents) -> None:
+        """Contents are tested, not changed."""
 
 
 @dataclass(frozen=True)
@@ -312,6 +336,8 @@ _METHODS: dict[type, str] = {
     RenameColumn: "rename_column",
     Widen: "widen",
     SetDefault: "set_default",
+    AllowNull: "allow_null",
+    ForbidNull: "forbid_null",
     SetCheck: "set_check",
     AddUnique: "add_unique",
     DropUnique: "drop_unique",

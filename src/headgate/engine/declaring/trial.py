@@ -146,24 +146,29 @@ class Attempt:
     # --- what is tested -----------------------------------------------------------------------
 
     def _unfilled(self) -> list[str]:
-        """Columns that are computed and came out as null."""
+        """Columns that are null in some rows and must not be: computed so, or null before."""
         found = []
         for name, draft in self._drafts.tables.items():
-            if not draft.is_rewritten:
+            if not draft.is_rewritten and not draft.is_tested:
                 continue
             rows = self.rows[name]
             for column in draft.columns:
+                if column.nullable:
+                    continue
                 empty = rows.filter(rows.column(column.name).is_null())
                 if empty.num_rows:
                     keys = empty.select(list(draft.key)).slice(0, OFFENDERS_SHOWN).to_pylist()
-                    why = f"the new column {column.name!r} has no value"
+                    new = "new " if draft.is_rewritten else ""
+                    why = f"the {new}column {column.name!r} has no value"
                     found.append(_said(name, why, [_key_text(key) for key in keys], len(empty)))
         return found
 
     def _offenders(self) -> list[str]:
         """The rows that break a check or a constraint of a table that is tested."""
         pool = StringPool()
-        nulls = [name for name, one in self.rows.items() if _has_null(one)]
+        nulls = [
+            name for name, one in self.rows.items() if _has_null(one, self._tables[name].schema)
+        ]
         placed = {
             name: _placed(self._tables[name], rows, pool)
             for name, rows in self.rows.items()
@@ -240,8 +245,9 @@ def _one_batch(rows: pa.Table, name: str) -> pa.RecordBatch:
     return batches[0]
 
 
-def _has_null(rows: pa.Table) -> bool:
-    return any(column.null_count for column in rows.columns)
+def _has_null(rows: pa.Table, schema: Schema) -> bool:
+    """Whether a row has null in a column that must have a value."""
+    return any(rows.column(one.name).null_count for one in schema if not one.nullable)
 
 
 def _placed(table: Table, found: pa.Table, pool: StringPool) -> TableRows:
