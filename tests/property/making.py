@@ -65,6 +65,12 @@ def decimals(precision: int, scale: int) -> st.SearchStrategy[decimal.Decimal]:
     return units.map(lambda number: decimal.Decimal(number).scaleb(-scale))
 
 
+def column_values(name: str, column: Any) -> st.SearchStrategy[Any]:
+    """Values of a column, and None where it may be null."""
+    found = values(name, column.name, column.type)
+    return st.one_of(st.none(), found, found) if column.nullable else found
+
+
 def _numbers(name: str, column: str) -> st.SearchStrategy[Any]:
     if name == "count_up" and column in ("by", "times", "big"):
         return st.one_of(st.integers(-3, 3), st.sampled_from(EXTREMES))
@@ -114,7 +120,7 @@ def rows(draw: st.DrawFn, table: hg.Table) -> list[dict[str, Any]]:
 
 @functools.cache
 def _row(table: hg.Table) -> st.SearchStrategy[dict[str, Any]]:
-    return st.fixed_dictionaries({c.name: values(table.name, c.name, c.type) for c in table.schema})
+    return st.fixed_dictionaries({c.name: column_values(table.name, c) for c in table.schema})
 
 
 def _is_loadable(table: hg.Table, row: dict[str, Any]) -> bool:
@@ -142,7 +148,7 @@ def sound_events(member: Member) -> st.SearchStrategy[dict[str, Any]]:
         shortest = min((len(event[name]) for name in arrays), default=0)
         return {**event, **{name: event[name][:shortest] for name in arrays}}
 
-    columns = {c.name: values(member.name, c.name, c.type) for c in schema}
+    columns = {c.name: column_values(member.name, c) for c in schema}
     return st.fixed_dictionaries(columns).map(aligned)
 
 

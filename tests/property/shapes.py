@@ -3,7 +3,8 @@
 The fixed family shows what a function may do; these show how much of it may stand side by side. A
 shape is a set of routed transactions over its tables: each parameter an `at` or an `each`, read
 only, creating or neither, over keys so few that two parameters often name one row. What a function
-does is simple integer work, in which every row may depend on any other.
+does is simple integer work, in which every row may depend on any other. All tables but the first,
+and each third after it, have columns that may be null, those of constraints among them.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class Parameter:
     table: int
     form: str  # at, each, where or between
     mode: str  # "", read or create
+    nullable: bool  # its rows have columns that may be null
     key: str = ""  # the function that computes its key, where one does
 
     @property
@@ -90,6 +92,10 @@ def make_shape(
     return Shape(made, found)
 
 
+_NEVER_NULL = "id bigint, n bigint DEFAULT 3, tag bigint DEFAULT 1, x double"
+_NULLABLE = "id bigint, n bigint DEFAULT 3, gap bigint NULL, tag bigint NULL DEFAULT 1, x double"
+
+
 def _tables(
     draw: random.Random, count: int, constrained: bool, ranges: str | None
 ) -> tuple[hg.Table, ...]:
@@ -107,7 +113,7 @@ def _tables(
         found.append(
             hg.Table(
                 f"t{number}",
-                "id bigint, n bigint DEFAULT 3, tag bigint DEFAULT 1, x double",
+                _NEVER_NULL if ranges or number % 3 == 0 else _NULLABLE,
                 key="id",
                 **options,
             )
@@ -135,7 +141,8 @@ def _transaction(
             form, mode = draw.choice(("where", "where", "between")), draw.choice(("", "read"))
         if ranges == "steady" and mode == "create":
             mode = ""
-        made = Parameter(f"p{route}_{number}", table, form, mode)
+        nullable = tables[table].schema["tag"].nullable
+        made = Parameter(f"p{route}_{number}", table, form, mode, nullable)
         if parameters and form == "at" and computed[0].random() < computed[1]:
             made = replace(made, key=_key(computed[0], parameters))
         parameters.append(made)
@@ -144,7 +151,9 @@ def _transaction(
     scope: dict[str, Any] = {"hg": hg}
     scope |= {f"table_{number}": table for number, table in enumerate(tables)}
     exec(source, scope)
-    event = ", ".join(["ts bigint", "x bigint", "z bigint", *(one.event for one in parameters)])
+    event = ", ".join(
+        ["ts bigint", "x bigint", "z bigint", "y bigint NULL", *(one.event for one in parameters)]
+    )
     return hg.transaction(event=event)(scope[name])
 
 
@@ -166,7 +175,7 @@ def _source(
     draw: random.Random, name: str, parameters: list[Parameter], has_output: bool, moves: bool
 ) -> str:
     given = [f"{one.name}={one.default}" for one in parameters]
-    given += ['out=hg.output("total bigint, share bigint")'] if has_output else []
+    given += ['out=hg.output("total bigint, rest bigint NULL, share bigint")'] if has_output else []
     lines = [f"def {name}(event, {', '.join(given)}):", "    total = event.x"]
     lines += ["    if event.x % 9 == 8:", "        return hg.abort('early')"]
     for one in parameters:
@@ -177,6 +186,7 @@ def _source(
         lines += ["    if event.x % 19 == 3:", f"        hg.delete({draw.choice(deleted).name})"]
     if has_output:
         lines += ["    out.total = total", "    out.share = 12 // event.z"]
+        lines += ["    if event.y is not None:", "        out.rest = event.y or None"]
     return "\n".join(lines) + "\n"
 
 
@@ -192,7 +202,17 @@ def _use(draw: random.Random, one: Parameter, moves: bool) -> list[str]:
         amount = draw.choice(("event.x", "total % 100", f"{row}.tag + 1"))
         lines.append(f"{inside}{row}.n += {amount}")
         if draw.random() < 0.3 and moves:
-            lines.append(f"{inside}{row}.tag = total % 6")
+            other = "None if total % 7 == 2 else " if one.nullable else ""
+            lines.append(f"{inside}{row}.tag = {other}total % 6")
+        if one.nullable:
+            lines += [
+                f"{inside}if {row}.gap is None:",
+                f"{inside}    {row}.gap = event.y",
+                f"{inside}elif total % 3 == 0:",
+                f"{inside}    {row}.gap = {row}.gap + event.y",
+                f"{inside}else:",
+                f"{inside}    {row}.gap = None",
+            ]
         if draw.random() < 0.3:
             lines.append(f"{inside}{row}.x = {row}.x * 0.5 + event.x")
     return lines
@@ -211,9 +231,13 @@ def make_rows(seed: int, shape: Shape) -> dict[str, list[dict[str, Any]]]:
         found[table.name] = [
             {"id": key, "n": draw.randint(0, 60), "tag": key, "x": 1.5} for key in keys
         ]
+        if table.schema["tag"].nullable:
+            for row in found[table.name]:
+                row["gap"] = draw.choice((None, 1, 4))
+                row["tag"] = draw.choice((None, row["tag"], row["tag"]))
         if table.references:
             for row in found[table.name]:
-                row["tag"] = draw.choice(parents)
+                row["tag"] = draw.choice((*parents, None))
     return found
 
 
@@ -233,6 +257,7 @@ def make_events(seed: int, shape: Shape, count: int) -> list[dict[str, Any]]:
             size = draw.choice((0, 1, 1, 2, 3))
             event[name] = key() if kind.element is None else [key() for _ in range(size)]
         event |= {"ts": draw.randrange(count), "x": draw.randrange(40)}
+        event["y"] = draw.choice((None, 0, 5, -2))
         event["z"] = 0 if draw.random() < 0.02 else draw.randint(1, 5)
         events.append(event)
     return events

@@ -154,7 +154,7 @@ class Shell:
         grid = output.make_grid(name, {"column": "left", "type": "left", "key": "left"})
         for column in columns[name]:
             is_key = column.name in declared["key"]
-            grid.add_row(column.name, str(column.type), "key" if is_key else "")
+            grid.add_row(column.name, column.kept_as, "key" if is_key else "")
         output.make_console().print(grid)
         if declared.get("check"):
             print(output.visible(f"check: {declared['check']}"))

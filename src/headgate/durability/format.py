@@ -76,7 +76,9 @@ Payload: parts, then fewer than 64 zeros, each part of
             unsigned of 8 and signed of 16; 4 nothing, all are null; 5 the value of most rows, then
             u64 count, u32 places (rows) and values of the others; 6 u64 count, places and values
             of the rows that are not null; 7 the first value, and each of the others is one more
-            than the one before. Of the ways but 0 and 3 a batch has together at most 2**24 values
+            than the one before. Of the ways but 0 and 3 a batch has together at most 2**24 values.
+            Null in a column of a table's rows: where the manifest declares the column NULL, null;
+            else the row is older than the column, and has the value that its declaration fills in
     packed  u16 rows, u16 description length, description, a bit per column that has nulls (in as
             many bytes as needed, like all bits lowest first), then of each column: where it has
             nulls a bit per row that has a value; bits of a boolean, bytes of any other value of

@@ -363,7 +363,7 @@ class Application:
 
 
 def _named(schema: Schema) -> list[dict[str, str]]:
-    return [{"name": column.name, "type": str(column.type)} for column in schema]
+    return [{"name": column.name, "type": column.kept_as} for column in schema]
 
 
 def _length(body: bytes) -> tuple[bytes, bytes]:

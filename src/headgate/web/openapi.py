@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from headgate.state.schema import Schema
 from headgate.state.table import Table
+from headgate.state.types import ColumnType
 from headgate.transactions import Transaction
 from headgate.web.bodies import ARROW, EPOCH_HEADER, JSON, PARAMETER_TYPES
 from headgate.web.json_values import describe, describe_event
@@ -20,6 +21,7 @@ OUTCOMES = ["committed", "aborted", "rejected", "late"]
 EVENTS = "text/event-stream"
 _TEXT = {"type": "string"}
 _INTEGER = {"type": "integer"}
+Describing = Callable[[ColumnType], dict[str, Any]]  # a type in the words of JSON Schema
 
 
 def make_document(served: Served, version: str, needs_token: bool) -> dict[str, Any]:
@@ -121,10 +123,15 @@ def _object(properties: Mapping[str, Any], closed: bool = False) -> dict[str, An
     return {**found, "additionalProperties": False} if closed else found
 
 
-def _columns(schema: Schema, nullable: bool = False) -> dict[str, Any]:
-    found = {column.name: describe(column.type) for column in schema}
-    if nullable:
-        return {name: {"anyOf": [one, {"type": "null"}]} for name, one in found.items()}
+def _columns(
+    schema: Schema, nullable: bool = False, describing: Describing = describe
+) -> dict[str, Any]:
+    """The columns of rows, events or results; those declared NULL, or all of them, may be null."""
+    found = {}
+    for column in schema:
+        told = describing(column.type)
+        is_null = nullable or column.nullable
+        found[column.name] = {"anyOf": [told, {"type": "null"}]} if is_null else told
     return found
 
 
@@ -234,8 +241,7 @@ def _call(transaction: Transaction) -> dict[str, Any]:
         "reason": {"anyOf": [_TEXT, {"type": "null"}]},
         **(_columns(transaction.output, nullable=True) if transaction.output else {}),
     }
-    columns = {column.name: describe_event(column.type) for column in transaction.event}
-    event = _object(columns, closed=True)
+    event = _object(_columns(transaction.event, describing=describe_event), closed=True)
     return _operation(
         f"Run {transaction.name} over one event",
         _json(_object(result)),
