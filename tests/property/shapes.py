@@ -208,7 +208,7 @@ def _use(draw: random.Random, one: Parameter, moves: bool) -> list[str]:
             lines += [
                 f"{inside}if {row}.gap is None:",
                 f"{inside}    {row}.gap = event.y",
-                f"{inside}elif total % 3 == 0:",
+                f"{inside}elif total % 11 == 0:",
                 f"{inside}    {row}.gap = {row}.gap + event.y",
                 f"{inside}else:",
                 f"{inside}    {row}.gap = None",
@@ -234,7 +234,7 @@ def make_rows(seed: int, shape: Shape) -> dict[str, list[dict[str, Any]]]:
         if table.schema["tag"].nullable:
             for row in found[table.name]:
                 row["gap"] = draw.choice((None, 1, 4))
-                row["tag"] = draw.choice((None, row["tag"], row["tag"]))
+                row["tag"] = draw.choice((None, *[row["tag"]] * 5))
         if table.references:
             for row in found[table.name]:
                 row["tag"] = draw.choice((*parents, None))

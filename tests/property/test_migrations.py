@@ -59,17 +59,34 @@ class Held:
     rows: dict[int, dict[str, Any]] = field(default_factory=dict)
     check: tuple[str, int] | None = None
     unique: list[str] = field(default_factory=list)
+    nullable: set[str] = field(default_factory=set)
+
+    @property
+    def ddl(self) -> str:
+        return ", ".join(
+            f"{one} {kind}{' NULL' if one in self.nullable else ''}"
+            for one, kind in self.types.items()
+        )
+
+    def values(self, column: str) -> st.SearchStrategy[Any]:
+        found = VALUES[self.types[column]]
+        return st.none() | found if column in self.nullable else found
 
     def declared(self, name: str) -> hg.Table:
-        columns = ", ".join(f"{one} {kind}" for one, kind in self.types.items())
         check = None if self.check is None else f"{self.check[0]} >= {self.check[1]}"
-        return hg.Table(name, columns, self.key, check, self.defaults, unique=list(self.unique))
+        return hg.Table(name, self.ddl, self.key, check, self.defaults, unique=list(self.unique))
 
     def is_broken(self) -> bool:
         rows = list(self.rows.values())
-        if self.check is not None and any(row[self.check[0]] < self.check[1] for row in rows):
+        if any(row[one] is None for row in rows for one in self.types if one not in self.nullable):
             return True
-        return any(len({row[one] for row in rows}) < len(rows) for one in self.unique)
+        checked = [] if self.check is None else [row[self.check[0]] for row in rows]
+        if self.check is not None and any(
+            one < self.check[1] for one in checked if one is not None
+        ):
+            return True
+        values = [[row[one] for row in rows if row[one] is not None] for one in self.unique]
+        return any(len(set(found)) < len(found) for found in values)
 
     def rename(self, old: str, new: str) -> None:
         def put(given: dict[str, Any]) -> dict[str, Any]:
@@ -79,6 +96,7 @@ class Held:
         self.rows = {key: put(row) for key, row in self.rows.items()}
         self.key = new if self.key == old else self.key
         self.unique = [new if one == old else one for one in self.unique]
+        self.nullable = {new if one == old else one for one in self.nullable}
         if self.check is not None and self.check[0] == old:
             self.check = (new, self.check[1])
 
@@ -87,7 +105,7 @@ Model = dict[str, Held]
 
 
 def widened(value: Any, kind: str) -> Any:
-    return float(value) if kind == "double" else value
+    return float(value) if kind == "double" and value is not None else value
 
 
 class Changes:
@@ -103,7 +121,8 @@ class Changes:
         kinds = [
             self.rename_table, self.drop_table, self.add_column, self.compute_column,
             self.drop_column, self.rename_column, self.widen, self.set_default,
-            self.set_check, self.add_unique, self.drop_unique,
+            self.set_check, self.add_unique, self.drop_unique, self.add_nullable,
+            self.allow_null, self.forbid_null,
         ]  # fmt: skip
         self.draw(st.sampled_from(kinds), "step")(table, self.model[table])
 
@@ -134,15 +153,44 @@ class Changes:
         ddl = hg.Table("t", f"k int, {column} {kind}", "k", defaults={column: value})
         self.migration = self.migration.add_column(name, ddl.schema[column].ddl)
 
+    def add_nullable(self, name: str, held: Held) -> None:
+        column = self.free(held.types)
+        if column is None:
+            return
+        held.types[column] = self.draw(st.sampled_from(sorted(VALUES)), "type")
+        held.nullable.add(column)
+        value = self.draw(held.values(column), "default")
+        for row in held.rows.values():
+            row[column] = value
+        if value is not None:
+            held.defaults[column] = value
+        ddl = f"k int, {column} {held.types[column]} NULL"
+        made = hg.Table("t", ddl, "k", defaults={column: value})
+        self.migration = self.migration.add_column(name, made.schema[column].ddl)
+
+    def allow_null(self, name: str, held: Held) -> None:
+        found = [one for one in held.types if one != held.key and one not in held.nullable]
+        if found:
+            column = self.draw(st.sampled_from(found), "column")
+            held.nullable.add(column)
+            self.migration = self.migration.allow_null(name, column)
+
+    def forbid_null(self, name: str, held: Held) -> None:
+        if held.nullable:
+            column = self.draw(st.sampled_from(sorted(held.nullable)), "column")
+            held.nullable.remove(column)
+            self.migration = self.migration.forbid_null(name, column)
+
     def compute_column(self, name: str, held: Held) -> None:
         column = self.free(held.types)
-        sources = [one for one, kind in held.types.items() if kind in COMPUTED]
+        known = [one for one in held.types if one not in held.nullable]
+        sources = [one for one in known if held.types[one] in COMPUTED]
         if column is None or not sources:
             return
         source = self.draw(st.sampled_from(sources), "source")
         text, compute, kind = COMPUTED[held.types[source]]
         for row in held.rows.values():
-            row[column] = compute(row[source])
+            row[column] = None if row[source] is None else compute(row[source])
         first = self.draw(st.booleans(), "first")
         types = {column: kind, **held.types} if first else {**held.types, column: kind}
         held.types = types
@@ -157,6 +205,7 @@ class Changes:
             return
         column = self.draw(st.sampled_from(found), "column")
         del held.types[column]
+        held.nullable.discard(column)
         held.defaults.pop(column, None)
         for row in held.rows.values():
             del row[column]
@@ -259,11 +308,10 @@ class World:
 
         held_key = held.key
         put.__name__ = f"put_{number}"
-        event = ", ".join(f"{one} {kind}" for one, kind in held.types.items())
-        made = hg.transaction(event=event, compiled=False)(put)
+        made = hg.transaction(event=held.ddl, compiled=False)(put)
         with self.open(made) as engine:
             for _ in range(self.draw(st.integers(1, 3), "rows")):
-                row = {one: self.draw(VALUES[kind]) for one, kind in held.types.items()}
+                row = {one: self.draw(held.values(one)) for one in held.types}
                 row[held.key] = self.draw(st.integers(0, 5), "key")
                 before = copy.deepcopy(held.rows)
                 held.rows[row[held.key]] = row

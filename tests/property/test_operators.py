@@ -188,15 +188,15 @@ def added(items):
     return total
 
 
-def generated(expressions: Sequence[tuple[str, str]], name: str) -> Any:
+def generated(expressions: Sequence[tuple[str, str]], name: str, key: str, out: str) -> Any:
     """A function with a branch for each expression."""
-    lines = [f"def {name}(event, row=anchor.at('a', create=True), out=hg.output(OUT)):"]
+    lines = [f"def {name}(event, row=anchor.at('{key}', create=True), out=hg.output(OUT)):"]
     lines += ["    e = event", "    row.n = 1"]
     for number, (column, text) in enumerate(expressions):
         word = "if" if number == 0 else "elif"
         lines += [f"    {word} e.op == {number}:", f"        out.{column} = {text}"]
     scope = {
-        "hg": hg, "math": math, "OUT": OUT, "anchor": ANCHOR, "LARGE": LARGE, "tripled": tripled,
+        "hg": hg, "math": math, "OUT": out, "anchor": ANCHOR, "LARGE": LARGE, "tripled": tripled,
         "loop": loop, "last": last, "added": added, "before": before,
         "grown": grown, "__name__": __name__,
     }  # fmt: skip
@@ -248,21 +248,28 @@ def events_for(
     return found
 
 
-def judge(expressions: Sequence[tuple[str, str]], events: list[dict[str, Any]], name: str) -> None:
-    function = generated(expressions, name)
-    both = [hg.transaction(event=EVENT, compiled=form)(function) for form in (True, False)]
+def judge(
+    expressions: Sequence[tuple[str, str]],
+    events: list[dict[str, Any]],
+    name: str,
+    event: str = EVENT,
+    out: str = OUT,
+    key: str = "a",
+) -> None:
+    function = generated(expressions, name, key, out)
+    both = [hg.transaction(event=event, compiled=form)(function) for form in (True, False)]
     found = []
     for form in both:
         with hg.open(None, tables=[ANCHOR], transactions=[form]) as engine:
             found.append(engine.run(form, events))
     expected = SerialOracle([ANCHOR], [both[1]]).run(both[1], events)
     rows = [decoded(table).to_pylist() for table in found]
-    for number, event in enumerate(events):
+    for number, one in enumerate(events):
         wanted = expected[number]
         for who, row in zip(("compiled", "plain"), (rows[0][number], rows[1][number]), strict=True):
             words = results_difference([row], [wanted])
-            text = expressions[event["op"]][1]
-            used = {column: event[column] for column in COLUMNS if _used(text, column)}
+            text = expressions[one["op"]][1]
+            used = {column: one[column] for column in COLUMNS if _used(text, column)}
             assert words is None, (
                 f"{who}: {text} of {used}: {words} ({row['reason']} / {wanted['reason']})"
             )
@@ -277,3 +284,53 @@ def test_every_operator_gives_pythons_bytes_on_edge_values(number: int, long_run
     draw = random.Random(number)
     events = events_for(CHUNKS[number], 2000 if long_run else 40, draw)
     judge(CHUNKS[number], events, f"chunk_{number}")
+
+
+# --- operands that may be None ----------------------------------------------------------------------
+
+
+def _nullable(ddl: str) -> str:
+    """The same columns, all but arrays declared NULL."""
+    columns = Schema.parse(ddl, "columns")
+    return ", ".join(
+        f"{one.name} {one.type}{'' if one.type.element is not None else ' NULL'}" for one in columns
+    )
+
+
+# What is refused where an operand may be None: it has no compiled form that keeps Python's meaning.
+_NOT_OF_NONE = re.compile(
+    r" [&|^] |sum\(\[|sum\(e\.\w+, |e\.ns\[e|last\(|not in \(e\.b|loop\(|is e\.q and"
+)
+OF_NONE = [(column, text) for column, text in EXPRESSIONS if not _NOT_OF_NONE.search(text)]
+# A form of each operator and function; the others differ in the kinds of numbers alone.
+SOME_OF_NONE = [
+    (column, text)
+    for column, text in OF_NONE
+    if not re.search(r"e\.(f|small|c|day|ts|h|q)\b|e\.x [-+*/%<>=!]+ e\.a|math\.(a|e|s|t|c)", text)
+]
+
+
+@pytest.mark.parametrize("number", range(-(-len(SOME_OF_NONE) // CHUNK)))
+def test_every_operator_meets_none_as_in_python(number: int, long_run: bool) -> None:
+    draw, chosen = random.Random(number), OF_NONE if long_run else SOME_OF_NONE
+    size = -(-len(chosen) // -(-len(SOME_OF_NONE) // CHUNK))
+    expressions = chosen[number * size : (number + 1) * size]
+    events = events_for(expressions, 200 if long_run else 6, draw)
+    scalars = [name for name in COLUMNS if name not in ("ns", "xs")]
+    met = []
+    for event in events:
+        text = expressions[event["op"]][1]
+        lacking = [name for name in scalars if _used(text, name) and draw.random() < 0.6]
+        met.append({**event, **dict.fromkeys(lacking), "id": 0})
+    nothing = {**dict.fromkeys(scalars), "ns": [], "xs": [], "id": 0}
+    met += [{**nothing, "op": place} for place in range(len(expressions))]
+    columns = "op int, id bigint, " + _nullable(EVENT.replace("op int,", ""))
+    judge(expressions, met, f"none_{number}", columns, _nullable(OUT), "id")
+
+
+@pytest.mark.parametrize("text", ["e.a & e.b", "sum([e.a, e.b])", "e.ns[e.small]", "last(e.a)"])
+def test_what_cannot_keep_pythons_meaning_of_none_is_refused(text: str) -> None:
+    columns = "op int, id bigint, " + _nullable(EVENT.replace("op int,", ""))
+    function = generated([("r", text)], "refused", "id", _nullable(OUT))
+    with pytest.raises(hg.DeclarationError, match="may be None here, where a value is needed"):
+        hg.transaction(event=columns)(function)

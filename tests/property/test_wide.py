@@ -156,7 +156,7 @@ def test_constraints_hold_of_rows_that_others_lead_to(scheme: str) -> None:
 
 @pytest.mark.parametrize("scheme", ["serial", "auto", "ready", "timestamp", "tstream"])
 def test_wide_constraints_hold(scheme: str) -> None:
-    shape = shape_of(23, shapes.TABLES_MAX, 10, True, 2)
+    shape = shape_of(25, shapes.TABLES_MAX, 10, True, 2)
     results = [row for batch in expected(shape, False)[1] for row in batch]
     reasons = {str(row["reason"]).split(":")[0] for row in results}
     assert {"unique failed", "reference failed"} <= reasons

@@ -138,7 +138,8 @@ def _log_chosen(value: Any, base: Any = None) -> Any:
     if without and is_optional(value):
         return lambda value, base=None: _log_checked(present(value))
     if is_optional(value) or (not without and is_optional(base)):
-        return lambda value, base=None: _log_checked(present(value), present(base))
+        # In this order: what is wrong with the value is said before the base is looked at.
+        return lambda value, base=None: _log_checked(present(value)) / _log_checked(present(base))
     _refuse_others("log", value)
     if without:
         return lambda value, base=None: _log(value)

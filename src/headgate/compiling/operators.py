@@ -200,6 +200,7 @@ def _comparison(function: Choice) -> Any:
 
 def _identity(function: Choice) -> Any:
     """`is`: of None and of booleans; two equal numbers may be two objects in Python."""
+    equal, negated = _equal_checked, function is operator.is_not
 
     def compare(left: Any, right: Any) -> Any:
         return function(left, right)
@@ -209,12 +210,13 @@ def _identity(function: Choice) -> Any:
     @overload(compare)
     def choose(left: Any, right: Any) -> Any:
         if is_none_type(left) or is_none_type(right):
-            negated = function is operator.is_not
             return lambda left, right: (is_none(left) and is_none(right)) != negated
         for kind in map(inner_of, (left, right)):
             is_value = isinstance(kind, (types.Number, types.Literal)) or str(kind) == "text"
             if is_value and not isinstance(kind, types.Boolean):
                 raise Refusal("`is` compares objects, not values; write == or !=")
+        if is_optional(left, right):  # of booleans, of which there is one each, as of None
+            return lambda left, right: equal(left, right) != negated
         return lambda left, right: function(left, right)
 
     return compare
@@ -383,6 +385,7 @@ _quotient_checked = _binary(operator.truediv, whole_quotient)
 _shift_checked = _binary(operator.lshift, shift)
 _shift_down_checked = _binary(operator.rshift, shift_down)
 _absolute_checked = _unary(abs, "abs", absolute)
+_equal_checked = _comparison(operator.eq)
 _less_checked = _comparison(operator.lt)
 _greater_checked = _comparison(operator.gt)
 
@@ -412,7 +415,7 @@ CHECKED_OPERATORS = {
     operator.le: _comparison(operator.le),
     operator.gt: _greater_checked,
     operator.ge: _comparison(operator.ge),
-    operator.eq: _comparison(operator.eq),
+    operator.eq: _equal_checked,
     operator.ne: _comparison(operator.ne),
     operator.is_: _identity(operator.is_),
     operator.is_not: _identity(operator.is_not),

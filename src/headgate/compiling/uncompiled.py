@@ -73,7 +73,7 @@ def _wrapped(name: str) -> Any:
                 raise OverflowError("overflow")
         if name in ("__lshift__", "__rlshift__"):
             value, places = (self, others[0]) if name == "__lshift__" else (others[0], self)
-            if places > 63 and value != 0:
+            if isinstance(value, int) and places > 63 and value != 0:
                 raise OverflowError("overflow")
         result = plain(self, *others)
         if name == "__neg__" and result > MAX and _is_compared():

@@ -56,6 +56,8 @@ def _signed(value: int) -> int:
 
 
 def _power(base: int, exponent: Any) -> Any:
+    if not isinstance(base, int):
+        return NotImplemented
     if isinstance(exponent, int) and exponent < 0:
         raise ValueError("a negative power of an integer is not an integer")
     if isinstance(exponent, int) and exponent > 63 and abs(int(base)) > 1:
@@ -64,6 +66,8 @@ def _power(base: int, exponent: Any) -> Any:
 
 
 def _shifted(value: int, places: Any) -> Any:
+    if not isinstance(value, int):
+        return NotImplemented
     if isinstance(places, int) and places > 63 and value != 0:
         raise OverflowError("overflow")
     return int.__lshift__(value, places)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from headgate.state.schema import Schema
 from headgate.state.table import Table
-from headgate.state.types import ColumnType
 from headgate.transactions import Transaction
 from headgate.web.bodies import ARROW, EPOCH_HEADER, JSON, PARAMETER_TYPES
 from headgate.web.json_values import describe, describe_event
@@ -21,7 +20,6 @@ OUTCOMES = ["committed", "aborted", "rejected", "late"]
 EVENTS = "text/event-stream"
 _TEXT = {"type": "string"}
 _INTEGER = {"type": "integer"}
-Describing = Callable[[ColumnType], dict[str, Any]]  # a type in the words of JSON Schema
 
 
 def make_document(served: Served, version: str, needs_token: bool) -> dict[str, Any]:
@@ -123,14 +121,11 @@ def _object(properties: Mapping[str, Any], closed: bool = False) -> dict[str, An
     return {**found, "additionalProperties": False} if closed else found
 
 
-def _columns(
-    schema: Schema, nullable: bool = False, describing: Describing = describe
-) -> dict[str, Any]:
-    """The columns of rows, events or results; those declared NULL, or all of them, may be null."""
+def _columns(schema: Schema, nullable: bool = False) -> dict[str, Any]:
+    """The columns of rows or results; those declared NULL, or all of them, may be null."""
     found = {}
     for column in schema:
-        told = describing(column.type)
-        is_null = nullable or column.nullable
+        told, is_null = describe(column.type), nullable or column.nullable
         found[column.name] = {"anyOf": [told, {"type": "null"}]} if is_null else told
     return found
 
@@ -241,7 +236,8 @@ def _call(transaction: Transaction) -> dict[str, Any]:
         "reason": {"anyOf": [_TEXT, {"type": "null"}]},
         **(_columns(transaction.output, nullable=True) if transaction.output else {}),
     }
-    event = _object(_columns(transaction.event, describing=describe_event), closed=True)
+    columns = {column.name: describe_event(column.type) for column in transaction.event}
+    event = _object(columns, closed=True)
     return _operation(
         f"Run {transaction.name} over one event",
         _json(_object(result)),
