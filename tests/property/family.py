@@ -392,15 +392,16 @@ def extend(
     out.n = len(out.path)
 
 
-# --- nulls: in every type, in rows, events and outputs ---------------------------------------------
+# --- nulls: in every type, in rows, events and outputs --------------------------------------------
 
 parcels = hg.Table(
     "parcels",
-    """id bigint, weight double NULL, height float NULL, label string NULL, stops int NULL DEFAULT 2,
-       due decimal(10,2) NULL, seen timestamp NULL, day date NULL, fragile boolean NULL,
-       n bigint NULL""",
+    """id bigint, weight double NULL, height float NULL, label string NULL,
+       stops int NULL DEFAULT 2, due decimal(10,2) NULL, seen timestamp NULL, day date NULL,
+       fragile boolean NULL, n bigint NULL""",
     key="id",
-    check="(stops > -50 or fragile) and not (n between -90 and -60) and label <> 'mallory'",
+    check="""(stops > -50 or fragile) and not (n between -90 and -60) and label <> 'mallory' and
+             (length(label) < 20 or label not like 'a%' or label > 'it')""",
 )
 
 
@@ -421,8 +422,8 @@ def stow(
     event,
     parcel=parcels.at("id", create=True),
     out=hg.output(
-        """was string NULL, height float NULL, stops int NULL, owed decimal(12,3) NULL, day date NULL,
-           seen timestamp NULL, fragile boolean NULL, before bigint"""
+        """was string NULL, height float NULL, stops int NULL, owed decimal(12,3) NULL,
+           day date NULL, seen timestamp NULL, fragile boolean NULL, before bigint"""
     ),
 ):
     out.was = parcel.label

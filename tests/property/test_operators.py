@@ -286,7 +286,7 @@ def test_every_operator_gives_pythons_bytes_on_edge_values(number: int, long_run
     judge(CHUNKS[number], events, f"chunk_{number}")
 
 
-# --- operands that may be None ----------------------------------------------------------------------
+# --- operands that may be None --------------------------------------------------------------------
 
 
 def _nullable(ddl: str) -> str:
@@ -299,7 +299,8 @@ def _nullable(ddl: str) -> str:
 
 # What is refused where an operand may be None: it has no compiled form that keeps Python's meaning.
 _NOT_OF_NONE = re.compile(
-    r" [&|^] |sum\(\[|sum\(e\.\w+, |e\.ns\[e|last\(|not in \(e\.b|loop\(|is e\.q and"
+    r" [&|^] |sum\(\[|sum\(e\.\w+, |e\.ns\[e|last\(|not in \(e\.b|loop\(|str\(|f'|grown\("
+    r"|startswith\(\(|m(in|ax)\((e\.s, e\.t|'b')"
 )
 OF_NONE = [(column, text) for column, text in EXPRESSIONS if not _NOT_OF_NONE.search(text)]
 # A form of each operator and function; the others differ in the kinds of numbers alone.

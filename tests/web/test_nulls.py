@@ -13,11 +13,13 @@ from tests.web.conftest import serving
 PROGRAM = """
 import headgate as hg
 
-parcels = hg.Table("parcels", "id bigint, label string NULL, n int NULL, seen timestamp NULL", "id")
+COLUMNS = "id bigint, label string NULL, n int NULL, seen timestamp NULL"
+OUT = "was int NULL, seen timestamp NULL"
+parcels = hg.Table("parcels", COLUMNS, "id")
 
 
-@hg.transaction(event="id bigint, label string NULL, n int NULL, seen timestamp NULL", compiled=False)
-def stow(event, row=parcels.at("id", create=True), out=hg.output("was int NULL, seen timestamp NULL")):
+@hg.transaction(event=COLUMNS, compiled=False)
+def stow(event, row=parcels.at("id", create=True), out=hg.output(OUT)):
     out.was = row.n
     out.seen = event.seen
     row.label = event.label

@@ -162,7 +162,7 @@ def test_an_event_column_that_names_a_row_is_never_null() -> None:
             row.age = 1
 
 
-# --- declarations that change -----------------------------------------------------------------------
+# --- declarations that change ---------------------------------------------------------------------
 
 FIRST = hg.Table("t", "id bigint, n int DEFAULT 3, s string", key="id")
 ROWS = [{"id": 1, "n": 1, "s": "a"}, {"id": 2, "s": "b"}]
