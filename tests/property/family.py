@@ -406,10 +406,8 @@ parcels = hg.Table(
 
 
 def _later(one: Any, other: Any) -> Any:
-    if one is None:
-        return other
-    if other is None:
-        return one
+    if one is None or other is None:
+        return other if one is None else one
     return one if one > other else other
 
 
@@ -422,12 +420,11 @@ def stow(
     event,
     parcel=parcels.at("id", create=True),
     out=hg.output(
-        """was string NULL, height float NULL, stops int NULL, owed decimal(12,3) NULL,
-           day date NULL, seen timestamp NULL, fragile boolean NULL, before bigint"""
+        """was string NULL, stops int NULL, owed decimal(12,3) NULL,
+           seen timestamp NULL, before bigint"""
     ),
 ):
     out.was = parcel.label
-    out.height = event.height
     out.seen = parcel.seen
     parcel.weight = event.weight
     parcel.height = event.height or parcel.height
@@ -442,8 +439,6 @@ def stow(
         parcel.stops = None if stops == 0 else stops % 7
         out.stops = stops // 2
     out.owed = parcel.due
-    out.day = parcel.day
-    out.fragile = parcel.fragile
     out.before = 0 if parcel.n is None else parcel.n
     parcel.n = event.n
     if event.label == "a":
@@ -455,7 +450,7 @@ def weigh(
     event,
     source=parcels.at("src"),
     others=parcels.each("ids", create=True),
-    out=hg.output("top bigint NULL, total double NULL, equal boolean NULL"),
+    out=hg.output("top bigint NULL, total double NULL"),
 ):
     top = None
     for other in others:
@@ -467,11 +462,8 @@ def weigh(
             other.weight = source.weight
     out.top = top
     source.n = top
-    out.equal = source.weight == event.factor
-    if not event.add:
+    if not event.add and source.weight != event.factor:
         out.total = source.weight * event.factor
-    if event.n is None and source.label is None:
-        return hg.abort("nothing known")
 
 
 # --- a set to route, over one table ---------------------------------------------------------------

@@ -24,6 +24,7 @@ from headgate.compiling import actions
 from headgate.compiling.bytecode import is_filled, is_user_function, mended_code, references
 from headgate.compiling.containers import same_length
 from headgate.compiling.exactness import refuse_inexact
+from headgate.compiling.flow import tested_for_none
 from headgate.compiling.numba_types import AbortType, store_column, text_of
 from headgate.compiling.operators import (
     CHECKED_BUILTINS,
@@ -65,7 +66,7 @@ class _Meaning(FunctionPass):
     def run_pass(self, state: Any) -> bool:
         func_ir = state.func_ir
         rewriter = _Rewriter(func_ir, state.func_id.func.__globals__.get(FUNCTIONS, {}))
-        tested = _tested_for_none(func_ir)
+        tested = tested_for_none(func_ir)
         for label, block in func_ir.blocks.items():
             block.body = [new for old in block.body for new in rewriter.rewrite(block, old)]
             for name, loc in tested.get(label, ()):
@@ -105,47 +106,6 @@ class _Exactness(AnalysisPass):
     def run_pass(self, state: Any) -> bool:
         refuse_inexact(state.func_ir, state.typemap, state.calltypes, state.return_type)
         return False
-
-
-def _tested_for_none(func_ir: Any) -> dict[int, list[tuple[str, Any]]]:
-    """By block: the variables that a branch to it, the only way there, found not to be None."""
-    before: dict[int, int] = {}
-    for block in func_ir.blocks.values():
-        for target in block.terminator.get_targets():
-            before[target] = before.get(target, 0) + 1
-    found: dict[int, list[tuple[str, Any]]] = {}
-    for block in func_ir.blocks.values():
-        test = _none_test(func_ir, block)
-        if test is not None:
-            name, target = test
-            if before[target] == 1 and target != min(func_ir.blocks):
-                found.setdefault(target, []).append((name, block.terminator.loc))
-    return found
-
-
-def _none_test(func_ir: Any, block: Any) -> tuple[str, int] | None:
-    """The variable that a block ends by testing for None, and where it goes when it is not."""
-    branch = block.terminator
-    if not isinstance(branch, ir.Branch):
-        return None
-    truth = guard(get_definition, func_ir, branch.cond)
-    if not isinstance(truth, ir.Expr) or truth.op != "call" or len(truth.args) != 1:
-        return None
-    test = guard(get_definition, func_ir, truth.args[0])
-    if not isinstance(test, ir.Expr) or test.op != "binop":
-        return None
-    other = guard(get_definition, func_ir, test.rhs)
-    is_none = isinstance(other, ir.Const) and other.value is None
-    if not is_none or test.fn not in (operator.is_, operator.is_not):
-        return None
-    places = [place for place, one in enumerate(block.body) if getattr(one, "value", None) is test]
-    name = test.lhs.name
-    if not places or name.startswith("$"):
-        return None
-    after = block.body[places[0] :]
-    if any(isinstance(one, ir.Assign) and one.target.name == name for one in after):
-        return None
-    return name, branch.truebr if test.fn is operator.is_not else branch.falsebr
 
 
 class _Rewriter:

@@ -6,12 +6,14 @@ Without the doomed blocks a guard decides nothing, which is what lets an operati
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
 from numba.core import ir
 from numba.core.controlflow import CFGraph
+from numba.core.ir_utils import get_definition, guard
 
 EXIT = -1
 
@@ -178,3 +180,47 @@ class Flow:
 
 def _unsliceable(statement: Any, why: str) -> Exception:
     return Unsliceable(f"line {statement.loc.line}: {why}")
+
+
+# --- tests for None ------------------------------------------------------------------------------
+
+
+def tested_for_none(func_ir: Any) -> dict[int, list[tuple[str, Any]]]:
+    """By block: the variables that a branch to it, the only way there, found not to be None."""
+    before: dict[int, int] = {}
+    for block in func_ir.blocks.values():
+        for target in block.terminator.get_targets():
+            before[target] = before.get(target, 0) + 1
+    found: dict[int, list[tuple[str, Any]]] = {}
+    for block in func_ir.blocks.values():
+        test = _none_test(func_ir, block)
+        if test is not None:
+            name, target = test
+            if before[target] == 1 and target != min(func_ir.blocks):
+                found.setdefault(target, []).append((name, block.terminator.loc))
+    return found
+
+
+def _none_test(func_ir: Any, block: Any) -> tuple[str, int] | None:
+    """The variable that a block ends by testing for None, and where it goes when it is not."""
+    branch = block.terminator
+    if not isinstance(branch, ir.Branch):
+        return None
+    truth = guard(get_definition, func_ir, branch.cond)
+    if not isinstance(truth, ir.Expr) or truth.op != "call" or len(truth.args) != 1:
+        return None
+    test = guard(get_definition, func_ir, truth.args[0])
+    if not isinstance(test, ir.Expr) or test.op != "binop":
+        return None
+    other = guard(get_definition, func_ir, test.rhs)
+    is_none = isinstance(other, ir.Const) and other.value is None
+    if not is_none or test.fn not in (operator.is_, operator.is_not):
+        return None
+    places = [place for place, one in enumerate(block.body) if getattr(one, "value", None) is test]
+    name = test.lhs.name
+    if not places or name.startswith("$"):
+        return None
+    after = block.body[places[0] :]
+    if any(isinstance(one, ir.Assign) and one.target.name == name for one in after):
+        return None
+    return name, branch.truebr if test.fn is operator.is_not else branch.falsebr

@@ -195,11 +195,9 @@ class Generator:
         effects, layout = signature.effects, row_layout(table.schema, table.key)
         if self.constraints[number]:
             return tuple(range(layout.words))
-        stored = [
-            field for field in layout.fields if field.name in effects.stored and not field.is_key
-        ]
+        stored = [f for f in layout.fields if f.name in effects.stored and not f.is_key]
         words = {field.offset // WORD_BYTES for field in stored}
-        words |= {field.null_word for field in stored if field.nullable}
+        words |= layout.null_bits(field.name for field in stored).keys()
         creates = any(one.create for one in signature.accesses if one.table == table)
         return tuple(sorted(words | ({0} if creates or effects.may_delete else set())))
 
