@@ -132,6 +132,15 @@ def set_back(event, row=rows.at("id", create=True), out=hg.output(OUT)):
         out.z = None
 
 
+@form
+def undone(event, row=rows.at("id", create=True), out=hg.output(OUT)):
+    out.x = row.m
+    row.m = event.a
+    row.s = event.s
+    if event.b == 2:
+        return hg.abort("it stays as it was")
+
+
 def _events() -> list[dict[str, Any]]:
     values = itertools.product(
         [None, 0, 1, 2], [None, 0, 2], [None, 0.0, 1.5], [None, decimal.Decimal("1.25")],
