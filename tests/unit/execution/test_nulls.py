@@ -135,9 +135,10 @@ def set_back(event, row=rows.at("id", create=True), out=hg.output(OUT)):
 @form
 def undone(event, row=rows.at("id", create=True), out=hg.output(OUT)):
     out.x = row.m
+    out.z = row.s
     row.m = event.a
     row.s = event.s
-    if event.b == 2:
+    if event.o:
         return hg.abort("it stays as it was")
 
 
