@@ -155,7 +155,7 @@ def target_type(access: Access) -> RecordType:
     names = target_names(access)
     found = [layout.field(name) for name in table.key]
     fields = tuple(
-        (name, f.type.kind, f.type.precision, f.type.scale, f.offset, f.format, False)
+        (name, f.type.kind, f.type.precision, f.type.scale, f.offset, f.format, False, -1)
         for name, f in zip(names, found, strict=True)
     )
     return RecordType(f"the key of table {table.name!r}", fields, False)

@@ -215,7 +215,10 @@ class Table:
         if create and mode == "read":
             raise DeclarationError(f"{where}: create=True needs mode='write'")
         if not all(isinstance(one, str | KeyFunction) for one in keys):
-            raise DeclarationError(f"{where}: name the event's columns by their names, as texts")
+            raise DeclarationError(
+                f"{where}: name the event's columns by their names, as texts"
+                + (", or give a def or a lambda that computes the key" if form == "at" else "")
+            )
         computed = [one for one in keys if isinstance(one, KeyFunction)]
         if computed and form != "at":
             raise DeclarationError(

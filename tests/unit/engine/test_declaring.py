@@ -184,7 +184,8 @@ TRANSACTIONS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a column that is no text": (
         lambda: accounts.at(5),  # type: ignore[arg-type]
-        "table 'accounts'.at(5): name the event's columns by their names, as texts",
+        "table 'accounts'.at(5): name the event's columns by their names, as texts, "
+        "or give a def or a lambda that computes the key",
     ),
     "a mode that is none": (
         lambda: accounts.at("n", mode="rw"),
