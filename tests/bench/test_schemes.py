@@ -434,7 +434,9 @@ def test_every_scheme_that_races_exists_and_every_kind_of_them_races() -> None:
     ):
         assert make_scheme(name, 2).name == name.partition("-")[0]
         assert schemes.scheme_words(name)
-    assert {name.partition("-")[0] for name in schemes.EVERY} == set(schemes_of_engine.SCHEME_NAMES)
+    # `virtual` is of computed keys alone: it races in bench/access.py.
+    racing = set(schemes_of_engine.SCHEME_NAMES) - {"virtual"}
+    assert {name.partition("-")[0] for name in schemes.EVERY} == racing
     assert {make_scheme(name, 2).pool for name in schemes.EVERY if "tstream" in name} == set(
         schemes_of_engine.POOLS
     )

@@ -37,11 +37,6 @@ def aborts(order: Any) -> Any:
     return hg.abort("no")
 
 
-def gives_nothing_at_times(order: Any) -> Any:
-    if order.n > 3:
-        return order.sku
-
-
 REFUSED = {
     "takes 'odrer', which is no parameter.*it may take: event, order": lambda odrer: odrer.sku,
     "takes 'found', which is no parameter": lambda found: found.sku,
@@ -53,7 +48,6 @@ REFUSED = {
     "only reads, and this sets .n": sets_a_column,
     "only reads, and this calls hg.delete": deletes,
     "only reads, and this calls hg.abort": aborts,
-    "None on one way": gives_nothing_at_times,
 }
 
 

@@ -215,7 +215,8 @@ def _schema(schema: Schema) -> Form:
 
 
 def _column(column: Column) -> Form:
-    return (column.name, _type(column.type), column.default, column.nullable)
+    said = (column.name, _type(column.type), column.default)
+    return (*said, True) if column.nullable else said  # as before there were such columns
 
 
 def _type(kind: ColumnType) -> Form:

@@ -171,8 +171,8 @@ LEVELS = (
 )
 UNITS = "units: microseconds, milliseconds, seconds, minutes, hours, days, weeks"
 SCHEMES = (
-    "the schemes are: auto, serial, shares, strata, depth, ready, tstream, lal, lwm, pat, nolock, "
-    "lock, timestamp"
+    "the schemes are: auto, serial, shares, strata, depth, ready, tstream, lal, lwm, pat, "
+    "virtual, nolock, lock, timestamp"
 )
 CALLS: dict[str, tuple[Attempt, str]] = {
     "a name that is close": (

@@ -14,8 +14,6 @@ PACKAGE = Path(headgate.__file__).parent
 # A new form of access touches these, after its declaration in state/table.py.
 ASKS = {
     "execution/spans.py",  # the look-up
-    "compiling/signature.py",  # its value in the compiler
-    "execution/interpreter.py",
     "testing/oracle.py",
     "testing/arrival.py",  # which of its events the oracle takes
 }
