@@ -13,9 +13,11 @@ BENCHMARKS = {
     "queries": "readers beside the stream, isolation, and the bank beside its peers, with a report",
     "server": "calls over HTTP beside a bare echo of the same server",
     "schemes": "every scheme over the papers' applications, sweeps and phases, with a report",
-    "access": "keys computed from rows beside virtual operations; then all of ranges",
+    "access": "keys computed from rows beside virtual operations; then ranges and windows",
     "cores": "cheap transfers on virtual cores, by plans of all threads, checked on two",
+    "dataflow": "what a node costs a batch; weak beside strong; windows beside those by hand",
     "ranges": "ranges beside point reads, and what it costs to keep an index",
+    "cluster": "shards on two executors beside the driver's engine and a bare shuffle",
     "simulate": "every strategy on virtual cores, checked against one and two threads",
 }
 

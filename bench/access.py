@@ -22,7 +22,7 @@ import pyarrow as pa
 from rich.console import Console
 
 import headgate as hg
-from bench import ranges
+from bench import expiry, ranges, windows
 
 ROWS, EVENTS, HOT_ROWS = 100_000, 10_240, 64
 SHARES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
@@ -151,3 +151,5 @@ def main(quick: bool = False) -> None:
         verdict = "met" if ratio >= bar else "MISSED"
         console.print(f"{what}: {ratio:.2f} (bar {bar}: {verdict})")
     ranges.main(quick)
+    windows.main(quick)
+    expiry.main(quick)

@@ -23,7 +23,8 @@ ROOT = Path(__file__).resolve().parents[1]
 DEFAULT_FOLDER = ROOT / "build" / "site"
 # In the order of the navigation; every page of docs/ is named.
 PAGES = (
-    *("spark", "transactions", "engine", "results", "isolation", "schemes", "store", "serve"),
+    *("spark", "transactions", "dataflow", "engine", "results", "isolation", "schemes"),
+    *("store", "serve", "shards"),
     *("operations", "testing", "figures", "words", "index-spaces"),
 )
 AFTER = ("ARCHITECTURE", "CONTRIBUTING", "CHANGELOG")

@@ -9,11 +9,15 @@ from __future__ import annotations
 import faulthandler
 import gc
 import os
+import signal
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# Started in the background, a shell has them ignore Ctrl-C, and all that they start, too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _STDERR = os.dup(2)  # as it was before any test's output was captured
 
@@ -56,7 +60,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
     Among several processes that is one failed test, and the others do the rest.
     """
-    limit = float(item.config.getini("timeout") or 0)
+    own = item.get_closest_marker("timeout")  # of a test that says itself how long it may take
+    limit = float((own.args[0] if own and own.args else item.config.getini("timeout")) or 0)
     if not limit or item.config.getoption("long"):
         return (yield)
     with open(os.dup(_STDERR), "w") as shown:
@@ -72,14 +77,15 @@ _SPARKS_OF_THEIR_OWN = ("test_kill.py", "test_copy_kill.py", "test_demo.py", "te
 _ONE_SPARK = "tests/spark/ with one Spark"
 
 # What takes longest begins first, when several processes share the tests: three of them wait for
-# Spark and for other programs much of the time, a fourth computes.
+# Spark and for other programs much of the time, two compute. What is short comes last, so that no
+# process waits long for the others.
 _FIRST = (
     _ONE_SPARK,
     "tests/spark/test_kill.py",
     "tests/docs/test_pages.py",
     "tests/property/test_wide.py",
-    "tests/spark/",
     "tests/property/",
+    "tests/spark/",
     "tests/web/",
     "tests/faults/",
 )
@@ -105,10 +111,27 @@ def _together(name: str) -> str:
     return _ONE_SPARK if shares else file
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
+    """Each of several processes begins to import the tests at another place.
+
+    What a module declares is compiled when it is imported. All at the same place, each process
+    would compile all of it; so each finds most of it in the cache, where the others have been.
+    """
+    report: Any = yield
+    given = getattr(collector.config, "workerinput", None)
+    if given is not None and isinstance(collector, pytest.Directory) and report.result:
+        number = int(given["workerid"].removeprefix("gw"))
+        begin = number * len(report.result) // int(given["workercount"])
+        report.result = report.result[begin:] + report.result[:begin]
+    return report
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: _turn(item.nodeid))
+        # All processes must name the tests in the same order, wherever each began.
+        items.sort(key=lambda item: (_turn(item.nodeid), item.nodeid.partition("::")[0]))
 
 
 def _turn(name: str) -> int:

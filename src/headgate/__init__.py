@@ -11,6 +11,12 @@ if TYPE_CHECKING:
     from headgate import errors as errors
     from headgate import testing as testing
     from headgate.compiling.actions import abort, decimal, delete
+    from headgate.dataflow.handles import FlowStream, NodeMetrics
+    from headgate.dataflow.nodes import Dataflow
+    from headgate.dataflow.procedures import Procedure, Trigger, on_insert, procedure
+    from headgate.dataflow.streams import Stream, Window
+    from headgate.dataflow.tx import Tx
+    from headgate.dataflow.workers import Workers
     from headgate.durability import Retention
     from headgate.engine.declaring.applying import migrate
     from headgate.engine.declaring.migrations import Migration
@@ -34,9 +40,10 @@ if TYPE_CHECKING:
         StoreError,
     )
     from headgate.query.answer import Answer
+    from headgate.shards.resharding import Resharded, reshard
     from headgate.spark.progress import listen
     from headgate.spark.session import register
-    from headgate.state.parameters import Event, Output, Row, Rows
+    from headgate.state.parameters import Event, Output, Row, Rows, Versions
     from headgate.state.table import Table
     from headgate.transactions import Transaction, output, transaction
     from headgate.web.client import connect
@@ -47,10 +54,12 @@ __all__ = [
     "Answer",
     "ConflictError",
     "DamageError",
+    "Dataflow",
     "DeclarationError",
     "Engine",
     "EngineStream",
     "Event",
+    "FlowStream",
     "FormatError",
     "HeadgateError",
     "InputError",
@@ -59,27 +68,39 @@ __all__ = [
     "LockedError",
     "Metrics",
     "Migration",
+    "NodeMetrics",
     "Output",
+    "Procedure",
+    "Resharded",
     "Result",
     "Retention",
     "Row",
     "Rows",
     "ServerError",
     "StoreError",
+    "Stream",
     "StreamMetrics",
     "Table",
     "Transaction",
     "Trial",
+    "Trigger",
+    "Tx",
+    "Versions",
+    "Window",
+    "Workers",
     "abort",
     "connect",
     "decimal",
     "delete",
     "listen",
     "migrate",
+    "on_insert",
     "open",
     "output",
+    "procedure",
     "prometheus",
     "register",
+    "reshard",
     "transaction",
 ]
 
@@ -88,6 +109,12 @@ _MODULES = ("errors", "testing")  # public, too: `hg.errors`, `hg.testing.Histor
 # Where each public name lives. They are imported when first used, so that a Spark worker that only
 # reads a store's files does not wait for the compiler to be imported.
 _HOMES = {
+    "dataflow.nodes": "Dataflow",
+    "dataflow.handles": "FlowStream NodeMetrics",
+    "dataflow.procedures": "Procedure Trigger on_insert procedure",
+    "dataflow.streams": "Stream Window",
+    "dataflow.tx": "Tx",
+    "dataflow.workers": "Workers",
     "durability": "Retention",
     "errors": (
         "ConflictError DamageError DeclarationError FormatError HeadgateError InputError "
@@ -102,9 +129,10 @@ _HOMES = {
     "engine.results": "Result",
     "engine.stream": "EngineStream",
     "engine.metrics": "Metrics StreamMetrics prometheus",
+    "shards.resharding": "Resharded reshard",
     "spark.progress": "listen",
     "spark.session": "register",
-    "state.parameters": "Event Output Row Rows",
+    "state.parameters": "Event Output Row Rows Versions",
     "state.table": "Table",
     "transactions": "Transaction output transaction",
     "web.client": "connect",

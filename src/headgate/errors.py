@@ -19,6 +19,7 @@ exception: it is an outcome in the results.
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Iterable
 
 SHOWN_CHARACTERS_MAX = 200  # of a value in a message
@@ -89,6 +90,14 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".removesuffix(": ")
 
 
+def add_words(error: BaseException, words: str) -> None:
+    """Have an error say more: one of ours in its message, which pickles; any other in a note."""
+    if isinstance(error, HeadgateError) and len(error.args) == 1:
+        error.args = (f"{error.args[0]}; {words}",)
+    else:
+        error.add_note(words)
+
+
 def shown(value: object) -> str:
     """A user's value in a message: its repr, cut where it is long, or its type if it has none.
 
@@ -116,8 +125,13 @@ def not_among(name: object, known: Iterable[object], what: str) -> str:
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
     """What to add to a message when a known name is close to the one that was given."""
+    return _closest(str(name), tuple(known))
+
+
+@functools.lru_cache(maxsize=1024)  # asked for each name in a function's code: is it of headgate?
+def _closest(name: str, known: tuple[str, ...]) -> str:
     names = {one.lower(): one for one in known}
-    close = difflib.get_close_matches(str(name).lower(), list(names), 1)
+    close = difflib.get_close_matches(name.lower(), list(names), 1)
     return f"; did you mean {names[close[0]]!r}?" if close and names[close[0]] != name else ""
 
 

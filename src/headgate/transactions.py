@@ -35,6 +35,8 @@ from headgate.compiling.signature import (
 )
 from headgate.errors import DeclarationError, InputError, InvariantError, not_among
 from headgate.kernels.building import check_compiles
+from headgate.state.durations import parse_period, tick_event
+from headgate.state.flowing import DeclaredStream, given_streams
 from headgate.state.parameters import Output
 from headgate.state.schema import Schema, refuse_twins
 from headgate.state.table import Access, Table, fits_key
@@ -62,6 +64,8 @@ class Transaction(Generic[P, R]):
     """A Python function over one event and the rows it declares; made by `@hg.transaction`."""
 
     signature: Signature
+    takes: DeclaredStream | None = None  # the stream whose events it runs in a dataflow
+    gives: tuple[DeclaredStream, ...] = ()  # those that its committed events flow on to
 
     @property
     def name(self) -> str:
@@ -110,9 +114,22 @@ def output(schema: str) -> Output:
 
 
 def transaction(
-    event: str, *, compiled: bool = True, name: str | None = None
+    event: str | DeclaredStream | None = None,
+    *,
+    every: str | None = None,
+    size: str | None = None,
+    compiled: bool = True,
+    name: str | None = None,
+    output: DeclaredStream | Sequence[DeclaredStream] | None = None,
 ) -> Callable[[Callable[Q, S]], Transaction[Q, S]]:
     """Declare a function as a transaction over events of this schema.
+
+    Where `event` is a stream it is a node of a dataflow, too: it runs the events of each batch of
+    the stream. With an `output` those that commit flow on to that stream, whose columns are columns
+    of `hg.output(...)` or of the event.
+
+    With `every`, such as "1 minute", the engine makes its events as time passes, in streams that
+    have it in `ticks`: they have columns `start` and `end`, `size` apart, or `every`.
 
     >>> from headgate.state.table import Table
     >>> seats = Table("seats", "id bigint, taken boolean", key="id")
@@ -123,8 +140,9 @@ def transaction(
     'book'
     """
 
-    given: Any = event
-    if callable(given):
+    given: Any = event if every is None else tick_event(event)
+    stream = given if isinstance(given, DeclaredStream) else None
+    if stream is None and (given is None or callable(given)):
         raise DeclarationError(
             f"transaction {getattr(given, '__name__', '?')!r}: @hg.transaction needs the columns "
             'of the event: write @hg.transaction(event="ts timestamp, amount double")'
@@ -140,14 +158,16 @@ def transaction(
             )
         label = name or function.__name__
         where = f"transaction {label!r}"
-        schema = Schema.parse(event, f"{where}: event")
+        schema = Schema.parse(given, f"{where}: event") if stream is None else stream.schema
         _check_event(schema, where)
         parameters = _parameters(function, schema, where)
-        signature = Signature(label, function, schema, parameters, compiled)
+        tick = None if every is None else parse_period(every, size, where)
+        signature = Signature(label, function, schema, parameters, compiled, tick=tick)
         _refuse_unsound(signature, where)
         if compiled:
             signature = _compilable(signature, where)
-        return Transaction(signature)
+        columns = (*signature.event, *(signature.output or ()))
+        return Transaction(signature, stream, given_streams(output, stream, columns, where))
 
     return declare
 
@@ -173,6 +193,8 @@ def _parameters(function: Any, event: Schema, where: str) -> tuple[Parameter, ..
         role = parameter.default
         if isinstance(role, Access):
             _check_access(role, event, f"{where}: parameter {parameter.name!r}")
+            if role.table.history is not None and (role.window or not role.read_only):
+                role.table.history.time_column(event, f"{where}: parameter {parameter.name!r}")
             check_sources(role, found, f"{where}: parameter {parameter.name!r}")
         elif isinstance(role, OutputColumns):
             outputs += 1
@@ -185,20 +207,9 @@ def _parameters(function: Any, event: Schema, where: str) -> tuple[Parameter, ..
                 'for: table.at("column"), table.each("column") or hg.output("column type")' + made
             )
         found.append(Parameter(parameter.name, role))
-    _refuse_mixed(found, where)
     if outputs > 1:
         raise DeclarationError(f"{where}: one hg.output(...) at most")
     return tuple(found)
-
-
-def _refuse_mixed(parameters: Sequence[Parameter], where: str) -> None:
-    """Keys that depend on rows and ranges are found at different moments of a step."""
-    roles = [one.stands_for for one in parameters if isinstance(one.stands_for, Access)]
-    if any(one.is_dynamic for one in roles) and any(one.span is not None for one in roles):
-        raise DeclarationError(
-            f"{where}: a key that is computed from rows and a range (where, between) in one "
-            "transaction are not supported; have two transactions"
-        )
 
 
 def _check_output(role: OutputColumns, event: Schema, where: str) -> None:
@@ -225,7 +236,8 @@ def _check_access(access: Access, event: Schema, where: str) -> None:
         if not fits_key(kind, key.type):
             raise DeclarationError(
                 f"{where}: event column {name!r} is a {kind}, "
-                f"the key {access.table.name}.{key.name} a {key.type}"
+                f"{'the key' if access.span is None else 'the column'} "
+                f"{access.table.name}.{key.name} a {key.type}"
             )
         if column.nullable:
             raise DeclarationError(
@@ -452,6 +464,7 @@ def _parts(table: Table) -> dict[str, str]:
         "key": ", ".join(table.key),
         "check": "" if table.check is None else table.check.text,
         "constraints": "; ".join(one.name for one in table.constraints),
+        "history": "" if table.history is None else table.history.extent.text,
     }
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from bench import growth, ledger
 from bench.transfers import WrongBalances
-from headgate.query.replica import Replica, Stream
+from headgate.query.replica import Replica, StreamSide
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +41,7 @@ def test_the_first_sql_is_set_beside_a_copy_of_the_columns(
     monkeypatch.setattr(growth, "COPIED_MIN", 1000)
     asked, honest = [], Replica._follow
 
-    def follow(replica: Replica, names: frozenset[str], stream: Stream) -> None:
+    def follow(replica: Replica, names: frozenset[str], stream: StreamSide) -> None:
         asked.append(names)
         honest(replica, names, stream)
 

@@ -12,7 +12,7 @@ def test_ranges_and_point_reads_run_in_turn() -> None:
 
 def test_transfers_run_beside_every_kind_of_index() -> None:
     found = ranges.measure_keeping(1, rows=1000, events=50)
-    assert set(found) == {"none", "city", "balance", "asked", "in step"}
+    assert set(found) == {"none", "city", "balance", "asked", "in step", "looked at"}
 
 
 def test_a_store_opens_with_an_index_and_without() -> None:

@@ -12,9 +12,11 @@ from typing import Any
 
 import headgate as hg
 from tests.property import (
+    family_expiry,  # noqa: F401  its members
     family_keys,  # noqa: F401  its members
     family_nulls,  # noqa: F401  its members
     family_ranges,  # noqa: F401  its members
+    family_windows,  # noqa: F401  its members
     tariff,
 )
 from tests.property.members import FAMILY, Member, member

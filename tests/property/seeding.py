@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from headgate.state import templates
+
 
 def with_bug(module: ModuleType, name: str, old: str, new: str) -> Any:
     """The function of a module with a piece of its text replaced."""
@@ -22,4 +24,5 @@ def with_bug(module: ModuleType, name: str, old: str, new: str) -> Any:
 
 def plant(patch: pytest.MonkeyPatch, module: ModuleType, name: str, old: str, new: str) -> None:
     """Replace it in the module: kernels that are made from now on have the bug."""
+    patch.setattr(templates, "_templates", {})  # which are of the sound code
     patch.setattr(module, name, with_bug(module, name, old, new))

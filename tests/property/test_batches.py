@@ -47,11 +47,14 @@ def test_one_batch_several_batches_and_single_calls_agree(name: str, data: st.Da
     expected = decoded(whole.run(member.compiled, events, order_by=order).drop(NUMBERING))
     found = cut.run(member.compiled, events, order_by=order, batch_size=size)
     assert same_bytes(decoded(found.drop(NUMBERING)), expected)
-    single = [dict(called.call(member.compiled, **event)) for event in events]
-    without_order = expected.drop(order).to_pylist()
-    assert [repr(_without_numbers(row)) for row in single] == [repr(row) for row in without_order]
+    engines = [cut]
+    if not any(table.expires for table in member.tables):  # a call has no time: nothing expires
+        single = [dict(called.call(member.compiled, **event)) for event in events]
+        without_order = [repr(row) for row in expected.drop(order).to_pylist()]
+        assert [repr(_without_numbers(row)) for row in single] == without_order
+        engines.append(called)
     for table in member.tables:
-        for engine in (cut, called):
+        for engine in engines:
             assert same_bytes(sorted_table(engine, table), sorted_table(whole, table))
 
 

@@ -23,11 +23,15 @@ from headgate.engine.ordering import Arranger
 from headgate.execution import interpreter, program
 from headgate.execution.interpreter import Interpreter, RecordView
 from headgate.execution.run import Run
+from headgate.execution.window_views import WindowView
 from headgate.kernels import building
 from headgate.kernels.generating import Generator
+from headgate.state import trail
+from headgate.state.layout import row_layout
 from headgate.state.ordered import OrderedIndex
 from headgate.state.rows import TableRows
 from headgate.state.strings import StringPool
+from headgate.state.version_rows import Trail
 from headgate.testing import SerialOracle, difference, results_difference
 from tests.property import making
 from tests.property.family import FAMILY
@@ -234,6 +238,63 @@ def ranges_are_looked_up_too_early(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(program, "moving_indexes", lambda signatures: ())
 
 
+def versions_go_too_early(patch: pytest.MonkeyPatch) -> None:
+    """The table keeps none that is older than the newest, though windows ask for all of it."""
+    make = Trail.__init__
+
+    def shortened(self: Trail, *given: Any) -> None:
+        make(self, *given)
+        self.words[trail.LIMIT] = 0
+
+    patch.setattr(Trail, "__init__", shortened)
+
+
+def aborted_events_leave_versions(patch: pytest.MonkeyPatch) -> None:
+    run = Interpreter.run
+
+    def keep(self: Any, work: Any, row: int, position: int, epoch: int) -> Any:
+        reason = run(self, work, row, position, epoch)
+        for name, slot in work.touched if reason is not None else ():
+            if self.tables[name].words[slot, 0] & 1:
+                self._keep_version(work, name, slot, row, epoch, position)
+        return reason
+
+    patch.setattr(Interpreter, "run", keep)
+
+
+def a_window_sees_what_comes_later(patch: pytest.MonkeyPatch) -> None:
+    """As if it were that of an event some seconds on."""
+    make = WindowView.__init__
+
+    def later(self: Any, kept: Any, window: Any, slot: int, time: int, shown: Any) -> None:
+        make(self, kept, window, slot, time + 2_000_000, shown)
+
+    patch.setattr(WindowView, "__init__", later)
+
+
+def nulls_are_not_put_back(patch: pytest.MonkeyPatch) -> None:
+    saved = Generator.saved
+
+    def without(self: Generator, number: int, access: Any) -> tuple[int, ...]:
+        layout = row_layout(access.table.schema, access.table.key)
+        bits = layout.null_bits(access.table.schema.names)
+        return tuple(word for word in saved(self, number, access) if word not in bits)
+
+    patch.setattr(Generator, "saved", without)
+
+
+def nulls_become_zeros(patch: pytest.MonkeyPatch) -> None:
+    assign = RecordView.__setattr__
+
+    def assigned(self: RecordView, name: str, value: Any) -> None:
+        assign(self, name, value)
+        if value is None:
+            field = self._field(name)
+            self._record[field.null_word] &= ~field.null_mask
+
+    patch.setattr(RecordView, "__setattr__", assigned)
+
+
 # --- which member shows which bug -----------------------------------------------------------------
 
 
@@ -274,10 +335,26 @@ CANARIES = {
     "texts in use are forgotten": Canary(forget_used_texts, "take_seat"),
     "an index keeps a stale entry": Canary(entries_stay_behind, "offer"),
     "an index keeps a stale entry, compiled": Canary(
-        in_source("bring(tree_0", "word(0); (tree_0"), "clear_out", compiled=True
+        in_source("note_moved(waiting_0", "word(0); (waiting_0"), "clear_out", compiled=True
     ),
     "a phantom is let in": Canary(ranges_are_looked_up_too_early, "offer"),
     "a phantom is let in, compiled": Canary(ranges_are_looked_up_too_early, "offer", compiled=True),
+    "a version is dropped too early": Canary(versions_go_too_early, "read_gauge"),
+    "a version is dropped too early, compiled": Canary(
+        versions_go_too_early, "read_gauge", compiled=True
+    ),
+    "an aborted event leaves a version": Canary(aborted_events_leave_versions, "read_gauge"),
+    "a window sees a later version": Canary(a_window_sees_what_comes_later, "read_gauge"),
+    "a window sees a later version, compiled": Canary(
+        in_source(" - 3000000, time_0(columns_0, e))", ", time_0(columns_0, e) + 2000000)"),
+        "read_gauge",
+        compiled=True,
+    ),
+    "a version has no number of its own, compiled": Canary(
+        in_source("epoch, i)", "epoch, word(0))"), "read_gauge", compiled=True
+    ),
+    "a null becomes a zero": Canary(nulls_become_zeros, "stow"),
+    "nulls are not put back, compiled": Canary(nulls_are_not_put_back, "weigh", compiled=True),
     "held events are lost": Canary(held_events_are_lost, durable=True, options=LATE),
     "a changed row is not logged": Canary(one_changed_row_is_not_logged, durable=True),
 }

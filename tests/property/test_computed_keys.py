@@ -177,10 +177,15 @@ def forget_certainty(self: DynamicText, *given: Any) -> list[str]:
     return []
 
 
+def some_routes(*names: str) -> dict[str, Any]:
+    """Those of the transactions that a canary needs, to be compiled with its bug."""
+    return {name: one for name, one in make_routes(True).items() if name in names}
+
+
 def test_a_stale_prediction_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DynamicText, "_certain", forget_certainty)
     with pytest.raises(AssertionError, match=r"result|table"):
-        compare(make_routes(True), BATCHES[3:], scheme="ready", threads=2)
+        compare(some_routes("place", "cancel"), BATCHES[3:], scheme="ready", threads=2)
 
 
 def test_a_row_made_in_the_batch_and_not_looked_for_again_is_caught(
@@ -190,7 +195,7 @@ def test_a_row_made_in_the_batch_and_not_looked_for_again_is_caught(
     monkeypatch.setattr(LookUpText, "_may_be_made", lambda self, table: False)
     with pytest.raises(AssertionError, match=r"result|table"):
         events = make_events(3, 8, 260, ("place", "look", "look"))
-        compare(make_routes(True), [events], scheme="serial")
+        compare(some_routes("place", "look"), [events], scheme="serial")
 
 
 def slots_of(engine: hg.Engine) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 
 import headgate as hg
-from headgate.execution import interpreter, program
-from headgate.execution.interpreter import Keeper
+from headgate.execution import keeper, program
+from headgate.execution.keeper import Keeper
 from headgate.kernels import building, constraints
 from headgate.kernels.generating import Generator
 from headgate.state import integrity
@@ -253,12 +253,12 @@ def in_function(name: str, old: str, new: str) -> Seed:
 
 def without(name: str) -> Callable[[pytest.MonkeyPatch], None]:
     """A change of the index that does nothing."""
-    return lambda patch: patch.setattr(interpreter, name, lambda entries, mask, value, slot: None)
+    return lambda patch: patch.setattr(keeper, name, lambda entries, mask, value, slot: None)
 
 
 def children_are_not_counted(patch: pytest.MonkeyPatch) -> None:
     counts = integrity.child_counts
-    patch.setattr(interpreter, "child_counts", lambda *given: counts(*given) * 0)
+    patch.setattr(keeper, "child_counts", lambda *given: counts(*given) * 0)
 
 
 def keeper_forgets_to_go_back(patch: pytest.MonkeyPatch) -> None:

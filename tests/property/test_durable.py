@@ -60,7 +60,11 @@ def lowered(patch: pytest.MonkeyPatch, snapshot_bytes: int, slack: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["transfer", "deposit", "take_seat", "add_all", "switch", "charge", "extend", "hop"]
+    "name",
+    [
+        *("transfer", "deposit", "take_seat", "add_all", "switch", "charge", "extend", "hop"),
+        "read_gauge",
+    ],
 )
 @making.examples(12)
 @given(data=st.data())

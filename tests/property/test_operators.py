@@ -127,6 +127,7 @@ def _of_texts() -> Iterator[tuple[str, str]]:
         for pair in ("e.s {} e.t", "e.s {} 'b'", "e.s + e.t {} e.t + e.s", "'' {} e.s"):
             yield "u", pair.format(sign)
     for text in ("e.s in e.t", "e.t not in e.s", "'b' in e.s + e.t", "e.s.startswith(e.t)",
+                 "'ab'.startswith(e.s)", "'abc'.endswith(('', e.t))", "'ab'.startswith('')",
                  "e.s.startswith(('a', e.t))", "e.t.endswith(e.s)", "(e.s + e.t).endswith(e.t)",
                  "e.s.endswith(())", "e.s < e.t < 'm'", "bool(e.s + e.t)", "before(e.s, e.t)",
                  "e.s + e.t in ('ab', 'aa')"):  # fmt: skip
@@ -300,7 +301,7 @@ def _nullable(ddl: str) -> str:
 # What is refused where an operand may be None: it has no compiled form that keeps Python's meaning.
 _NOT_OF_NONE = re.compile(
     r" [&|^] |sum\(\[|sum\(e\.\w+, |e\.ns\[e|last\(|not in \(e\.b|loop\(|str\(|f'|grown\("
-    r"|startswith\(\(|m(in|ax)\((e\.s, e\.t|'b')"
+    r"|with\(\(['e]"
 )
 OF_NONE = [(column, text) for column, text in EXPRESSIONS if not _NOT_OF_NONE.search(text)]
 # A form of each operator and function; the others differ in the kinds of numbers alone.

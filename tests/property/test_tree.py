@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from headgate.state import entries
 from headgate.state import tree as trees
-from headgate.state.ordered import _sort_by
+from headgate.state.ordered import sort_slots
 from headgate.state.strings import StringPool
 
 small = st.integers(-40, 40)
@@ -94,7 +94,7 @@ def test_a_tree_that_was_filled_at_once_goes_on_as_any_other(count, random):
 @given(st.lists(st.one_of(st.integers(-4, 4), st.integers(-(2**63), 2**63 - 1)), max_size=80))
 def test_slots_are_sorted_by_a_column_and_stay_in_order_where_it_is_equal(values):
     column = np.array(values, np.int64)
-    order, _ = _sort_by(column, np.arange(len(column)), np.empty(len(column), np.int64))
+    order, _ = sort_slots(column, np.arange(len(column)), np.empty(len(column), np.int64))
     assert order.tolist() == np.argsort(column, kind="stable").tolist()
 
 

@@ -32,11 +32,19 @@ OTHERS = (
 )  # fmt: skip
 SCHEMES = (*TRANSACTIONS, *UNITS, *OTHERS)
 PROMISED = ("auto", *SCHEMES)  # all that give the bytes of the serial one
+# One for each way to run a transaction: in the tables, in shares of them, over versions by
+# operations and by chains, under each protocol. How threads go through the tasks is the same text
+# whatever the tasks are, and is proved over the widest shape, by all schemes.
+WAYS = (
+    "auto", "serial", "shares", "ready", "ready-operation-lazy", "ready-chain-eager", "lock",
+    "timestamp",
+)  # fmt: skip
 BATCHES = 3
 EVENTS = 40
 COSTLY_NS = 500_000.0  # as if a transaction took so long: the model then plans
 WIDEST = (1, shapes.TABLES_MAX, shapes.PARAMETERS_MAX, False, 1)
 SEEDS = (2, 5)  # of random shapes, each by some of the schemes
+MIDDLE = (4, 5)  # their tables and parameters: what is proved of any shape need not be the widest
 LONG_SEEDS = range(100, 160)  # with --long, each by all of them
 
 
@@ -129,11 +137,16 @@ def test_without_any_order_it_runs_to_its_end() -> None:
     "scheme", ["serial", "auto", "shares", "strata", "pat", "lock", "timestamp", "lwm"]
 )
 def test_rows_in_between_are_those_of_the_serial_order(scheme: str) -> None:
-    check(shape_of(*WIDEST), scheme, 2, updates=True)
+    check(shape_of(SEEDS[0], *MIDDLE), scheme, 2, updates=True)
 
 
-@pytest.mark.parametrize("seed", [3, 8])
-@pytest.mark.parametrize("scheme", ["serial", "auto", "shares", "ready", "depth-chain", "virtual"])
+@pytest.mark.parametrize(
+    ("seed", "scheme"),
+    [
+        *((3, one) for one in ("serial", "auto", "shares", "ready", "depth-chain", "virtual")),
+        *((8, one) for one in ("auto", "virtual")),
+    ],
+)
 def test_keys_that_depend_on_rows_are_those_of_the_serial_order(scheme: str, seed: int) -> None:
     shape = shape_of(seed, 3, 6, False, 2, 0.6)
     signatures = [one.signature for one in shape.routes.values()]
@@ -142,7 +155,8 @@ def test_keys_that_depend_on_rows_are_those_of_the_serial_order(scheme: str, see
     assert {"committed", "aborted"} <= set(outcomes)
     for threads in (1, 2, 3):
         check(shape, scheme, threads)
-    check(shape, scheme, 2, updates=True)
+    if seed == 3:
+        check(shape, scheme, 2, updates=True)
 
 
 @pytest.mark.parametrize("scheme", ["serial", "auto"])
@@ -175,9 +189,12 @@ def test_shapes_by_schemes_by_threads(
     if long_run:
         monkeypatch.setenv("HEADGATE_CACHE", str(tmp_path))  # what is compiled once only
     for seed in LONG_SEEDS if long_run else SEEDS:
-        most = () if long_run else (4, 5)
         computed = 0.4 if seed % 3 == 0 else 0.0
-        shape = shapes.make_shape(seed, *most, constrained=seed % 7 == 0, computed=computed)
+        shape = (
+            shapes.make_shape(seed, constrained=seed % 7 == 0, computed=computed)
+            if long_run
+            else shape_of(seed, *MIDDLE)
+        )
         for place, scheme in enumerate(PROMISED):
             if long_run or place % len(SEEDS) == SEEDS.index(seed):
                 check(shape, scheme, 1 + (seed + place) % 3, updates=(seed + place) % 11 == 0)

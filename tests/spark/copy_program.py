@@ -7,7 +7,7 @@ import sys
 from pyspark.sql import SparkSession
 
 import headgate as hg
-from headgate.spark.local import SETTINGS
+from headgate.spark.session import SETTINGS
 
 
 def main(store: str, folder: str) -> None:

@@ -4,7 +4,7 @@ usage: ledger_program.py FOLDER     reads FOLDER/events, keeps everything else i
 
 It says on stdout where it is, one word a line. With HEADGATE_DIE_AT="after append 2" it kills its
 own process group at the second such moment; that hook is here and not in the product. The copy runs
-with HEADGATE_COPY=yes; HEADGATE_JVM holds further options for the JVM.
+with HEADGATE_COPY=yes.
 """
 
 from __future__ import annotations
@@ -84,14 +84,13 @@ def die_at(moment: str) -> None:
 
 
 def start_session() -> SparkSession:
-    more = os.environ.get("HEADGATE_JVM", "")
     scratch = f"-Djava.io.tmpdir={tempfile.gettempdir()}"
     settings = {
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "2",
         "spark.driver.memory": "1g",
         "spark.driver.host": "127.0.0.1",
-        "spark.driver.extraJavaOptions": f"{FAST_JVM} {scratch} {more}",
+        "spark.driver.extraJavaOptions": f"{FAST_JVM} {scratch}",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         # Few rows: compiling a plan takes longer than interpreting it.

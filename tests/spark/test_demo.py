@@ -12,7 +12,7 @@ import pytest
 
 from headgate.cli.demo import MARKER, forget_last_commit
 from headgate.errors import InputError
-from headgate.spark import local
+from headgate.spark import session
 
 EVENTS = 6000
 FILES = 6
@@ -116,10 +116,10 @@ def test_an_old_java_is_refused_by_its_version(
     java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     if accepted:
-        local.require_java()
+        session.require_java()
         return
     with pytest.raises(InputError, match=r"is Java (8|11)"):
-        local.require_java()
+        session.require_java()
 
 
 def test_a_second_demo_takes_the_place_of_the_first(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import datasource as spark_source
 
-from headgate.spark.filters import is_supported, select_rows
+from headgate.spark.selection import is_supported, select_rows
 from headgate.state.schema import Schema
 from tests.spark.stores import NAN, THINGS, Writer, thing
 

@@ -25,12 +25,11 @@ import pytest
 from headgate.durability import StoreReader
 
 PROGRAM = Path(__file__).with_name("ledger_program.py")
-KILLS, KILLS_LONG = 12, 100
+KILLS, KILLS_LONG = 8, 100
 EVENTS_PER_FILE = 30
 ACCOUNTS = 8
 START = datetime(2024, 1, 1, tzinfo=UTC)
 SECONDS_MAX = 400.0  # a start takes ten seconds, a minute on a machine with much else to do
-SHARING_PAYS = 12  # kills from which on it pays to keep the JVM's classes for the next start
 
 
 @dataclass(frozen=True)
@@ -215,21 +214,16 @@ def test_a_killed_ledger_ends_as_an_undisturbed_one(
     files = kills + 10  # a run that is killed gets one or two of them done
     seed = int(os.environ.get("HEADGATE_SEED", random.randrange(10**6)))
     print(f"HEADGATE_SEED={seed}")
-    calm, harsh, classes = tmp_path / "calm", tmp_path / "harsh", tmp_path / "classes.jsa"
+    calm, harsh = tmp_path / "calm", tmp_path / "harsh"
     numbers = write_events(calm / "events", files)
     write_events(harsh / "events", files)
-    # The undisturbed run leaves its classes for the others to share, which start in half the time.
-    making = {"HEADGATE_JVM": f"-Xlog:disable -XX:ArchiveClassesAtExit={classes}"}
-    sharing = {"HEADGATE_JVM": f"-Xlog:disable -XX:SharedArchiveFile={classes}"}
-    pays = making if kills >= SHARING_PAYS else {}
-    assert not Run(calm, {**program_environment, **pays}, Moment()).wait()
-    environment = {**program_environment, **(sharing if classes.exists() else {})}
+    assert not Run(calm, program_environment, Moment()).wait()
     killed = 0
     for moment in moments(random.Random(seed), kills):
         started = time.monotonic()
-        killed += Run(harsh, environment, moment).wait()
+        killed += Run(harsh, program_environment, moment).wait()
         print(f"{time.monotonic() - started:5.1f} s  {moment}")
-    assert not Run(harsh, environment, Moment()).wait()
+    assert not Run(harsh, program_environment, Moment()).wait()
     print(f"killed {killed} times")
     assert killed >= kills * 0.9, "too many runs came to their end; there is too little to do"
     check_same(calm, harsh, numbers)

@@ -76,9 +76,69 @@ def test_a_key_of_several_columns_mixes_columns_and_functions() -> None:
         declare("shelf", lambda order: order.sku, "order", table=shelves)
 
 
-def test_rows_of_a_list_have_no_function() -> None:
-    with pytest.raises(hg.DeclarationError, match="the key of one row"):
-        stock.each(lambda event: event.skus)  # type: ignore[arg-type]
+def test_rows_that_follow_rows_are_judged_where_they_are_declared() -> None:
+    def declared(*, each: Any, several: Any) -> None:
+        @hg.transaction(event="order bigint, ids array<bigint>", compiled=False)
+        def follow(event, order=orders.at("order"), some=several, found=each):
+            pass
+
+    many = orders.each("ids")
+    by_one = "has a row for each row of one parameter that names several.*it takes none of them"
+    with pytest.raises(hg.DeclarationError, match=by_one):
+        declared(each=stock.each(lambda order: order.sku), several=many)
+    with pytest.raises(hg.DeclarationError, match="and those are: none"):
+        declared(each=stock.each(lambda order: order.sku), several=orders.at("order"))
+    with pytest.raises(hg.DeclarationError, match="are there already"):
+        stock.each(lambda some: some.sku, create=True)
+    with pytest.raises(hg.DeclarationError, match="functions alone"):
+        shelves.each("ids", lambda some: some.sku)
+    with pytest.raises(hg.DeclarationError, match=r"stock.each\(function\)"):
+        stock.where(sku=lambda order: order.sku)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_key_function_that_gives_none_aborts_its_event(compiled: bool) -> None:
+    wishes = hg.Table("wishes", "id bigint, sku string NULL", key="id")
+
+    @hg.transaction(event="wish bigint", compiled=compiled)
+    def grant(event, wish=wishes.at("wish"), found=stock.at(lambda wish: wish.sku)):
+        found.left -= 1
+
+    with hg.open(None, tables=[wishes, stock], transactions=[grant]) as engine:
+        engine.load(wishes, [{"id": 1, "sku": None}, {"id": 2, "sku": "tea"}])
+        engine.load(stock, [{"sku": "tea", "left": 3}])
+        reasons = engine.run(grant, [{"wish": 1}, {"wish": 2}])["reason"].to_pylist()
+        assert reasons == ["error: TypeError: None where a value is needed", None]
+        assert engine.get(stock, "tea")["left"] == 2
+
+
+def on_one_way(wish: Any) -> Any:
+    if wish.n > 5:
+        return None
+    return wish.sku
+
+
+@pytest.mark.parametrize("scheme", ["serial", "shares", "virtual"])
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_key_function_that_gives_none_on_one_way_aborts_the_events_that_go_it(
+    compiled: bool, scheme: str
+) -> None:
+    many = hg.Table("many", "id bigint, sku string, n bigint", key="id")
+
+    @hg.transaction(event="id bigint", compiled=compiled)
+    def grant(event, wish=many.at("id"), found=stock.at(on_one_way)):
+        found.left -= 1
+        wish.n += 1
+
+    with hg.open(None, tables=[many, stock], transactions=[grant]) as engine:
+        engine.load(many, [{"id": 1, "sku": "tea", "n": 4}, {"id": 2, "sku": "tea", "n": 9}])
+        engine.load(stock, [{"sku": "tea", "left": 10}])
+        events = [{"id": one} for one in (1, 2, 1, 1)]
+        reasons = engine.run(grant, events, scheme=scheme, threads=2).column("reason").to_pylist()
+        none = "error: TypeError: None where a value is needed"
+        assert reasons == [None, none, None, none]
+        assert engine.sql("select n from many order by id").rows() == [(6,), (9,)]
+        assert engine.sql('select "left" from stock').rows() == [(8,)]
 
 
 def test_a_key_beyond_its_type_is_the_outcome_of_its_event() -> None:

@@ -46,6 +46,7 @@ HEAVY = {
     "uvicorn": "of the extra [serve]",
     "httpx": "of the extra [serve]",
     "prompt_toolkit": "of the extra [shell]",
+    "pymetis": "of the extra [design]",
     "typer": "a user's program imports the package, not its command line",
 }
 # Doors whose whole purpose is to load what is behind them when it is asked for.
@@ -73,8 +74,8 @@ CALLED_BY_OTHERS = {
 }
 # What a decorator of these hands on is used by whom it is handed to.
 HANDED_ON = {
-    "overload", "lower_builtin", "lower_cast", "lower_getattr_generic", "infer", "infer_getattr",
-    "register_model", "register", "command", "callback",
+    "overload", "overload_method", "lower_builtin", "lower_cast", "lower_getattr_generic",
+    "infer", "infer_getattr", "register_model", "register", "command", "callback",
 }  # fmt: skip
 # Numbers that are counted through: one of them may be named in no other place.
 ENUMERATIONS = {f"{PACKAGE}/kernels/ticks.py", f"{PACKAGE}/kernels/versions.py"}

@@ -28,6 +28,7 @@ LAYERS = (
     "web",
     "lab",
     "spark",
+    "shards",
     "dataflow",
     "engine",
     "transactions",
@@ -48,8 +49,17 @@ ERRORS = "errors"
 TESTING = "testing"
 TESTING_SEES_FROM = LAYERS.index("dataflow")
 
-# The one way up: `engine.sink` hands out the face that Spark calls.
-DOORS = {("engine", "headgate.spark.sink")}
+# The ways up: `engine.sink` hands out the face that Spark calls, `hg.open` runs dataflows, and
+# batches in tasks.
+DOORS = {
+    ("engine", "headgate.spark.sink"),
+    ("engine", "headgate.spark.cluster"),
+    *(
+        ("engine", f"headgate.dataflow.{one}")
+        for one in ("declared", "handles", "nodes", "streams")
+    ),
+    ("dataflow", "headgate.spark.sink"),
+}
 # Studies are for the command line, and for bench/ beside the package: nothing that runs needs them.
 LABORATORY_FOR = "cli"
 # Above Spark, but usable at once and with no Java: these reach for it only when asked.

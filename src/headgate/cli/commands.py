@@ -19,12 +19,13 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from headgate import durability
-from headgate.cli import output, stores
+from headgate.cli import output, stores, study_commands
+from headgate.cli.study_commands import extra
 from headgate.durability import CommitInfo
 from headgate.durability.format import VERSION as STORE_FORMAT
 from headgate.durability.manifest import version_at
 from headgate.durability.reader import stored_names
-from headgate.errors import HeadgateError, InputError
+from headgate.errors import HeadgateError
 from headgate.query.store_tables import query_store, read_table, tables_of
 
 UUID = re.compile(r"([0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -53,6 +54,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+study_commands.add_to(app)
+
 Store = Annotated[
     Path, typer.Argument(metavar="STORE", help="The folder of the store.", show_default=False)
 ]
@@ -79,7 +82,7 @@ def headgate(
 ) -> None:
     """ACID transactions over streams: the demo, and a look into stores.
 
-    All but the demo and migrate only read. They work beside a running writer.
+    All but the demo, migrate and reshard only read. They work beside a running writer.
     """
 
 
@@ -137,7 +140,7 @@ def sql(
     """
     if query is None:
         stores.require_store(store)
-        _extra("prompt_toolkit", "shell")
+        extra("prompt_toolkit", "shell")
         import_module("headgate.cli.shell").run(store, form, epoch)
         return
     output.write(query_store(stores.open_store(store), query, None, epoch).arrow(), form)
@@ -182,7 +185,7 @@ def serve(
         headgate serve bank --port 8000
         headgate serve bank.py:engine --token-file tokens.txt
     """
-    server = _extra("headgate.web.server", "serve")
+    server = extra("headgate.web.server", "serve")
     limits = import_module("headgate.web.limits").Limits(
         body_bytes_max=max_body,
         query_seconds_max=query_seconds,
@@ -192,88 +195,6 @@ def serve(
     hosts, origins = tuple(allow_host or ()), tuple(allow_origin or ())
     settings = server.Settings(host, port, token_file, not no_token, limits, hosts, origins)
     server.serve(import_module("headgate.web.target").open_target(target), settings, typer.echo)
-
-
-def _extra(module: str, extra: str) -> Any:
-    """A part that needs packages which are not installed with every Headgate."""
-    try:
-        return import_module(module)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] == "headgate":
-            raise
-        raise InputError(
-            f"this needs the package {error.name}: install it with pip install 'headgate[{extra}]'"
-        ) from None
-
-
-@app.command()
-def simulate(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="APP",
-            help="An engine: package.module:engine, bank.py:engine.",
-            show_default=False,
-        ),
-    ],
-    events: Annotated[
-        Path,
-        typer.Argument(metavar="EVENTS", help="A Parquet, CSV or JSON file.", show_default=False),
-    ],
-    transaction: Annotated[
-        str | None, typer.Option(help="Which one the events run; not needed where there is one.")
-    ] = None,
-    order_by: Annotated[
-        list[str] | None, typer.Option(help="The columns of the serial order.")
-    ] = None,
-    route_by: Annotated[
-        str | None, typer.Option(help="The column that tells transactions apart.")
-    ] = None,
-    route: Annotated[
-        list[str] | None, typer.Option(help="value=transaction, for each value of that column.")
-    ] = None,
-    cost_ns: Annotated[
-        float | None, typer.Option(min=0.1, help="Of one operation; measured, if not given.")
-    ] = None,
-    batch_events: Annotated[int, typer.Option(min=1, help="So many of the events.")] = 10_240,
-    cores: Annotated[int, typer.Option(min=1, max=1024, help="The most cores.")] = 64,
-    out: Annotated[Path, typer.Option(help="The page with the curves.")] = Path("simulation.html"),
-) -> None:
-    """How fast a batch would run on 1 to 64 cores, by every strategy.
-
-    The batch is planned and measured in a copy of the engine's rows in memory, then replayed on
-    virtual cores with the costs that [bold]headgate calibrate[/bold] has measured here.
-
-    [bold]Examples[/bold]
-
-        headgate simulate bank.py:engine transfers.parquet --order-by ts
-        headgate simulate bank.py:engine events.csv --route-by kind --route t=transfer
-    """
-    from headgate.cli.studies import Request, run_simulation
-
-    request = Request(
-        target, events, transaction, route_by, route or (), order_by or (), batch_events, cost_ns
-    )
-    run_simulation(request, cores, out)
-
-
-@app.command()
-def calibrate(
-    seconds: Annotated[
-        float, typer.Option(min=0.0, help="How long each of a dozen batches is tried.")
-    ] = 0.5,
-) -> None:
-    """Measure what planning, threads and aborts cost here, for the decision of each batch.
-
-    It takes some seconds and wants an idle machine. Engines that start later use the costs.
-
-    [bold]Examples[/bold]
-
-        headgate calibrate
-    """
-    from headgate.cli.studies import run_calibration
-
-    run_calibration(seconds)
 
 
 @app.command()
@@ -322,14 +243,13 @@ def log(
     sides = {"epoch": "right", "time (UTC)": "left", "source": "left", "rows changed": "left"}
     grid = output.make_grid(None, {**sides, "results": "right", "bytes": "right"})
     commits = deque(found.commits(), maxlen=last)
-    migrations = {one["epoch"]: one["name"] for one in found.declared().get("migrations", ())}
+    changes = stores.changes_of(found)
     for info in commits:
         names = stored_names(version_at(found.manifest, info.epoch))
         rows = {name: count for name, count in info.rows.items() if not name.startswith("__")}
         named = {names.get(name, name): count for name, count in rows.items() if count}
         changed = ", ".join(f"{table} {count:,}" for table, count in named.items())
-        who = migrations.get(info.epoch)
-        source = _source(info) if who is None else f"migration {who}"
+        source = changes.get(info.epoch) or _source(info)
         columns = (_time(info.time_us), source, changed, f"{info.result_rows:,}")
         grid.add_row(str(info.epoch), *columns, f"{info.bytes:,}")
     output.make_console().print(grid)
@@ -349,10 +269,12 @@ def _time(time_us: int) -> str:
 
 
 def _source(info: CommitInfo) -> str:
-    """Who brought the epoch: a query's micro-batch, or a call to the engine."""
+    """Who brought the epoch: a query's micro-batch, nodes of a dataflow, a call to the engine."""
     if info.origin is None:
         return "run, call or flush" if info.result_rows else "load"
     query, batch = info.origin
+    if query.startswith("dataflow "):  # and its nodes
+        return f"{query}, batch {batch}"
     short = UUID.sub(lambda found: found[1], query)
     return f"query {short}, batch {batch}"
 
@@ -431,6 +353,44 @@ def restore(
     """
     stores.require_store(store)
     _say_copied(durability.restore(store, epoch, to))
+
+
+@app.command()
+def reshard(
+    store: Store,
+    shards: Annotated[
+        int, typer.Option(min=0, help="How many; 0 for one process.", show_default=False)
+    ],
+    to: Annotated[
+        Path | None,
+        typer.Option(help="Change a copy in this new folder, and leave the store as it is."),
+    ] = None,
+    shard_by: Annotated[
+        list[str] | None, typer.Option(help="table=column, for columns of its key: c or c,d.")
+    ] = None,
+    replicate: Annotated[
+        list[str] | None, typer.Option(help="A table that every shard has all rows of.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would happen; nothing is touched.")
+    ] = False,
+) -> None:
+    """Put a store's rows into another number of shards, or back into one process, as one epoch.
+
+    All epochs before it stay as they are. Stop the program that writes first.
+
+    [bold]Examples[/bold]
+
+        headgate reshard bank --shards 16 --dry-run
+        headgate reshard bank --shards 16 --shard-by accounts=bank --replicate rates
+        headgate reshard bank --shards 0
+    """
+    stores.require_store(store)
+    change = import_module("headgate.shards.resharding").reshard
+    placed = stores.placed_columns(shard_by or ())
+    given = {"to": to, "shard_by": placed, "replicate": replicate or (), "dry_run": dry_run}
+    found = change(store, shards, **given)
+    output.make_console().print(str(found), markup=False, highlight=False, soft_wrap=True)
 
 
 def _say_copied(copied: durability.Copied) -> None:

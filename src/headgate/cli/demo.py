@@ -62,7 +62,7 @@ class DemoFolder:
 def run_demo(console: Console, folder: Path, count: int, files: int) -> None:
     """The whole demo, from empty folder to proof."""
     started = time.perf_counter()
-    from headgate.spark.local import require_java, start_session
+    from headgate.spark.session import require_java, start_session
 
     require_java()
     place = _fresh(folder)

@@ -7,6 +7,7 @@ what the owner of the store can do next.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from rich.console import Console
@@ -38,6 +39,30 @@ def require_store(path: Path) -> None:
     raise InputError(f"there is no store at {os.path.abspath(path)}: {advice}")
 
 
+def placed_columns(given: Iterable[str]) -> dict[str, str]:
+    """What `--shard-by` says: by table, its columns."""
+    found = {}
+    for one in given:
+        table, equals, columns = one.partition("=")
+        if not (table and equals and columns):
+            raise InputError(f"--shard-by {one}: it is table=column, such as accounts=bank")
+        found[table] = columns
+    return found
+
+
+def changes_of(reader: StoreReader) -> dict[int, str]:
+    """Epochs that changed the declarations of a store, and what each of them was, in words."""
+    declared = reader.declared()
+    found = {
+        version["since"]: f"reshard to {version.get('shards') or 'one process'}"
+        for version in (*reader.manifest.get("past", ()), declared)
+        if "since" in version
+    }
+    return found | {
+        one["epoch"]: f"migration {one['name']}" for one in declared.get("migrations", ())
+    }
+
+
 def show_report(console: Console, report: Report, store: str) -> None:
     """Print the findings, then the verdict; `store` is the path as the user wrote it."""
     for name, value in _facts(report):
@@ -64,6 +89,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
         ("published", published),
         ("log", log),
         ("snapshots", f"at epoch {numbers(report.snapshots)}" if report.snapshots else "none"),
+        *([("parts", f"{report.parts:,} whole")] if report.parts else []),
         ("tail", _tail(report)),
     ]
 
@@ -85,7 +111,8 @@ def _tail(report: Report) -> str:
 def verdict(report: Report, store: str) -> str:
     """One sentence or two: what opening gives, what is lost, what can be read."""
     readable, last = report.readable, report.last_epoch
-    opens = bool(readable) and readable[-1] == last
+    is_here = readable[-1:] == [last]
+    opens = is_here or last in report.partless
     if report.is_whole:
         return f"opening the store gives epoch {max([last, *report.unpublished])}, nothing is lost"
     said = []
@@ -94,14 +121,21 @@ def verdict(report: Report, store: str) -> str:
     if report.is_mixed:
         said.append("the store is refused until the files that do not belong here are taken out")
         return "; ".join(said)
-    if opens:
+    if report.partless:
+        said.append(f"parts with rows of epoch {numbers(report.partless)} are damaged or missing")
+    if is_here:
         said.append(f"opening the store gives epoch {last}, the newest one")
+    elif opens:
+        said.append(
+            f"opening the store gives epoch {last}, where what needs these rows fails: restore it "
+            "from a backup"
+        )
     else:
         said.append("opening the store to write is refused: restore it from a backup")
     if readable and readable != [0] and report.published is not None:
         said.append(f"the tables can be read at epoch {numbers(readable)}")
         example = f'headgate sql {store} --epoch {readable[-1]} "select ..."'
-        said[-1] += "" if opens else f", the newest with: {example}"
-    elif not opens:
+        said[-1] += "" if is_here else f", the newest with: {example}"
+    elif not is_here:
         said.append("no epoch can be read")
     return "; ".join(said)

@@ -5,6 +5,7 @@ The user's engine is only read: what must run to be measured runs in a copy of i
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -45,6 +46,8 @@ READERS = {
     ".json": "read_json",
     ".jsonl": "read_json",
     ".ndjson": "read_json",
+    ".arrow": "",  # read by Arrow itself, as a file or a stream
+    ".feather": "",
 }
 
 
@@ -159,12 +162,14 @@ def measured_units_ns(engine: Engine, chosen: Any, events: pa.Table, **options: 
 
 
 def read_events(path: Path) -> pa.Table:
-    """The events of a Parquet, CSV or JSON file."""
+    """The events of a Parquet, Arrow, CSV or JSON file."""
     reader = READERS.get(path.suffix.lower())
     if reader is None:
         raise InputError(f"{path}: events come in {', '.join(READERS)} files")
     if not path.exists():
         raise InputError(f"there is no file {path}")
+    if not reader:
+        return _read_arrow(path)
     connection = duckdb.connect()
     try:
         connection.execute("set timezone = 'UTC'")
@@ -174,6 +179,13 @@ def read_events(path: Path) -> pa.Table:
     finally:
         connection.close()
     return found
+
+
+def _read_arrow(path: Path) -> pa.Table:
+    for opened in (pa.ipc.open_file, pa.ipc.open_stream):
+        with contextlib.suppress(pa.ArrowInvalid):
+            return opened(path.read_bytes()).read_all()
+    raise InputError(f"{path} cannot be read: it is no Arrow file and no Arrow stream")
 
 
 def choose_transaction(

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from numba.core import ir
-from numba.core.compiler import run_frontend
 
 from headgate.compiling import actions
-from headgate.compiling.bytecode import called_functions, is_own_code, mended, references
+from headgate.compiling.bytecode import called_functions, is_own_code, references
+from headgate.compiling.generators import frontend
 from headgate.errors import DeclarationError
 
 Site = tuple[int, str]  # the line and what is called there
@@ -38,7 +38,7 @@ def _may_abort(function: Any, known: dict[Any, bool], where: str) -> bool:
     if not known[function]:
         return False
     try:
-        func_ir = run_frontend(mended(function))
+        func_ir = frontend(function)
     except Exception:  # what Numba cannot read runs as Python, which notices a lost abort itself
         return True
     tracker = _Tracker(function, func_ir, known, where)

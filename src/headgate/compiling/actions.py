@@ -28,7 +28,7 @@ from headgate.compiling.numba_types import (
     abort_type,
 )
 from headgate.compiling.refusals import ALWAYS, Refusal
-from headgate.compiling.uncompiled import constant
+from headgate.compiling.uncompiled import constant, made_text
 from headgate.errors import InputError
 from headgate.state.compiled import overload
 from headgate.state.layout import HEADER_ALIVE
@@ -52,6 +52,8 @@ def abort(reason: str) -> None:
     """
     if not isinstance(reason, str):
         raise TypeError(f"the reason of abort must be a text, not a {type(reason).__name__}")
+    if type(reason) is str:  # an f-string made it, or no transaction runs
+        made_text(reason)
     # Half of a surrogate pair is no text that can be stored.
     made = Abort(reason.encode("utf-8", "backslashreplace").decode())
     if (seen := getattr(_WATCH, "made", None)) is not None:

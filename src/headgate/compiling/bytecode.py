@@ -7,6 +7,7 @@ needs no source, so functions of a shell or of `exec` are judged like any other.
 from __future__ import annotations
 
 import dis
+import itertools
 import sys
 import types
 from collections.abc import Iterator
@@ -102,6 +103,16 @@ def codes(code: types.CodeType) -> Iterator[Code]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from codes(constant)
+
+
+def keyword_names(code: types.CodeType) -> set[Any]:
+    """The constants of a code that are the names of keywords in calls, which Python reads."""
+    steps = list(dis.get_instructions(code))
+    found = {code.co_consts[int(one.arg or 0)] for one in steps if one.opname == "KW_NAMES"}
+    for before, step in itertools.pairwise(steps):
+        if step.opname == "CALL_KW":  # since Python 3.13
+            found.add(before.argval)
+    return found
 
 
 # --- functions and what they refer to -------------------------------------------------------------
@@ -286,7 +297,7 @@ def _names(step: dis.Instruction) -> tuple[str, ...]:
 def _used(step: dis.Instruction, code: types.CodeType) -> tuple[str, ...]:
     if step.opname in ("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_LOAD_FAST"):
         return _names(step)
-    if step.opname == "LOAD_DEREF" and step.argval in code.co_cellvars:
+    if step.opname in ("LOAD_DEREF", "LOAD_CLOSURE") and step.argval in code.co_cellvars:
         return _names(step)
     return ()
 

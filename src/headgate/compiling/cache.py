@@ -188,7 +188,9 @@ def remember_good(mark: str | None) -> None:
 def signature_form(signature: Signature) -> Form:
     """A transaction's name, event and parameters; its code is not in it."""
     parameters = tuple(_parameter(one) for one in signature.parameters)
-    return ("transaction", signature.name, _schema(signature.event), parameters)
+    said = ("transaction", signature.name, _schema(signature.event), parameters)
+    tick = signature.tick
+    return said if tick is None else (*said, "every", tick.every_us, tick.size_us)
 
 
 def table_form(table: Table) -> Form:
@@ -198,7 +200,10 @@ def table_form(table: Table) -> Form:
     references = tuple((one.columns, one.parent) for one in table.references)
     index = tuple(one.columns for one in table.index)
     said = ("table", table.name, _schema(table.schema), table.key, check, unique, references)
-    return (*said, index) if index else said
+    found: Form = (*said, index) if index else said
+    if table.history is not None:
+        found = (*found, "history", table.history.extent.text, table.history.by)
+    return found if table.expires is None else (*found, "expires", table.expires.text)
 
 
 def _parameter(parameter: Parameter) -> Form:

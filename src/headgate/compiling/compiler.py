@@ -22,9 +22,10 @@ from numba.core.untyped_passes import FixupArgs, RewriteDynamicRaises
 
 from headgate.compiling import actions
 from headgate.compiling.bytecode import is_filled, is_user_function, mended_code, references
-from headgate.compiling.containers import same_length
+from headgate.compiling.containers import same_length, same_lengths
 from headgate.compiling.exactness import refuse_inexact
 from headgate.compiling.flow import tested_for_none
+from headgate.compiling.generators import inline_generators
 from headgate.compiling.numba_types import AbortType, store_column, text_of
 from headgate.compiling.operators import (
     CHECKED_BUILTINS,
@@ -74,6 +75,19 @@ class _Meaning(FunctionPass):
                 block.body[:0] = rewriter.call(block, not_none, [variable], variable, loc)
         func_ir._definitions = build_definitions(func_ir.blocks)
         return True
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _Generators(FunctionPass):
+    """Makes loops of generator expressions, before anything else looks at them."""
+
+    _name = "headgate_generators"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def run_pass(self, state: Any) -> bool:
+        return inline_generators(state.func_ir)
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
@@ -140,7 +154,7 @@ class _Rewriter:
             for name, value in found.items()
             if value is not None
             and value.attr in TEXT_METHODS
-            and self._value_of(value.value) is None
+            and isinstance(self._value_of(value.value), (str, type(None)))
         }
 
     def _value_of(self, variable: Any) -> Any:
@@ -269,8 +283,11 @@ class _Rewriter:
         )
         if not strict:
             return [plain]
+        if len(call.args) not in _SAME_LENGTHS:
+            raise Refusal("zip(strict=True) takes two or three; write two of them", loc=call.loc)
         nothing = ir.Var(block.scope, mk_unique_var("$lengths"), statement.loc)
-        return [*self.call(block, same_length, call.args, nothing, statement.loc), plain]
+        compare = _SAME_LENGTHS[len(call.args)]
+        return [*self.call(block, compare, call.args, nothing, statement.loc), plain]
 
     def _member(self, block: Any, statement: Any) -> list[Any]:
         """A member of a module: a constant, or a function in its compiled form."""
@@ -329,6 +346,7 @@ class _Rewriter:
         return [ir.Assign(found, callee, loc), ir.Assign(call, target, loc)]
 
 
+_SAME_LENGTHS = {2: same_length, 3: same_lengths}
 _COMPARISONS = {
     operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne,
     operator.is_, operator.is_not, operator.contains, operator.not_,
@@ -384,7 +402,7 @@ def refused_value(value: Any, functions: dict[Any, Any]) -> str | None:
     if any(value is known for known in functions.values()) or _is_own(value):
         return None
     if value is any or value is all:
-        return "a function that has no compiled form; write a loop"
+        return "a function that takes one generator expression or array here; write a loop"
     if callable(value):
         return "a function whose compiled form does not give what Python gives"
     return f"a {type(value).__name__}, which has no compiled form"
@@ -399,7 +417,8 @@ def _is_own(value: Any) -> bool:
 class _Compiler(CompilerBase):
     def define_pipelines(self) -> list[Any]:
         manager = lowered_only(DefaultPassBuilder.define_nopython_pipeline(self.state))
-        manager.add_pass_after(_Cutting, FixupArgs)
+        manager.add_pass_after(_Generators, FixupArgs)
+        manager.add_pass_after(_Cutting, _Generators)
         manager.add_pass_after(_Meaning, RewriteDynamicRaises)
         manager.add_pass_after(_Exactness, NopythonTypeInference)
         manager.finalize()

@@ -34,7 +34,7 @@ def _element(context: Any, builder: Any, kind: Any, value: Any, place: Any) -> A
     if isinstance(kind, RowsType):
         slot = word_at(builder, proxy.slots, place)
         return builder.add(proxy.base, builder.mul(slot, I64(kind.row_bytes)))
-    size = STORED_LLVM[STORED[kind.kind]].get_abi_size(context.target_data)
+    size = context.get_abi_sizeof(STORED_LLVM[STORED[kind.kind]])
     address = builder.add(proxy.first, builder.mul(place, I64(size)))
     return load_value(builder, address, kind.kind, STORED[kind.kind])
 
@@ -43,6 +43,20 @@ def _element(context: Any, builder: Any, kind: Any, value: Any, place: Any) -> A
 def _length(container: Any) -> Any:
     if isinstance(container, (RowsType, ItemsType)):
         return lambda container: _count(container)
+    return None
+
+
+@overload(bool)
+def _truth(container: Any) -> Any:
+    if isinstance(container, (RowsType, ItemsType)):
+        return lambda container: _count(container) != 0
+    return None
+
+
+@overload(operator.not_)
+def _emptiness(container: Any) -> Any:
+    if isinstance(container, (RowsType, ItemsType)):
+        return lambda container: _count(container) == 0
     return None
 
 
@@ -85,7 +99,21 @@ def same_length(left: Any, right: Any) -> None:
         raise ValueError("zip() argument 2 is longer than argument 1")
 
 
+def same_lengths(first: Any, second: Any, third: Any) -> None:
+    """The same of three: Python names the one that ends first, or else the first that goes on."""
+    least = min(len(first), len(second), len(third))
+    if len(first) > least and len(second) == least:
+        raise ValueError("zip() argument 2 is shorter than argument 1")
+    if len(first) > least:
+        raise ValueError("zip() argument 3 is shorter than arguments 1-2")
+    if len(second) > least:
+        raise ValueError("zip() argument 2 is longer than argument 1")
+    if len(third) > least:
+        raise ValueError("zip() argument 3 is longer than arguments 1-2")
+
+
 overload(same_length)(lambda left, right: same_length)
+overload(same_lengths)(lambda first, second, third: same_lengths)
 
 
 @infer

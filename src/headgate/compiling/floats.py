@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -261,18 +260,40 @@ def quotient(left: int, right: int) -> Any:
     if left == 0:
         return -0.0 if right < 0 else 0.0
     value, divisor = _magnitude(left), _magnitude(right)
+    result = _rounded_once(value // divisor, value % divisor, divisor)
+    return -result if (left < 0) != (right < 0) else result
+
+
+@register_jitable
+def _rounded_once(bits: int, rest: int, divisor: int) -> Any:
+    """The float nearest to a quotient, by its whole part and the rest."""
     # A float has 53 bits. Of the quotient there are at least 56, the last of which says whether
     # anything follows, so that turning them into a float rounds once, as the exact quotient would;
     # the scale is a power of two and changes no bit.
-    bits, rest = value // divisor, value % divisor
     scale = 1.0
     while bits < types.uint64(1 << 55):
         bits, rest = _next_bit(bits, rest, divisor)
         scale *= 0.5
     if rest != types.uint64(0):
         bits = bits | types.uint64(1)  # there is more behind: no tie
-    result = _to_float(bits) * scale
-    return -result if (left < 0) != (right < 0) else result
+    return _to_float(bits) * scale
+
+
+@register_jitable
+def wide_quotient(upper: int, lower: int, count: int) -> Any:
+    """`(upper * 2**32 + lower) / count`, rounded once, of a sum of `count` ints of 64 bits that
+    itself may need more; `lower` has 32 bits."""
+    is_negative = upper < 0
+    if is_negative:
+        upper, lower = (-upper, 0) if lower == 0 else (-upper - 1, 2**32 - lower)
+    one, below, divisor = types.uint64(1), types.uint64(lower), types.uint64(count)
+    bits, rest = types.uint64(upper) // divisor, types.uint64(upper) % divisor
+    for place in range(31, -1, -1):  # the whole quotient has 64 bits, for so have the ints
+        bits, rest = bits << one, (rest << one) | ((below >> types.uint64(place)) & one)
+        if rest >= divisor:
+            bits, rest = bits | one, rest - divisor
+    result = _rounded_once(bits, rest, divisor)
+    return -result if is_negative else result
 
 
 # --- rounding -------------------------------------------------------------------------------------
@@ -390,5 +411,3 @@ MATH: dict[Any, Any] = {
     math.ceil: _to_whole("ceil"),
     math.trunc: _to_whole("trunc"),
 }
-# From 3.12 on Python adds up floats with a correction that a loop does not make.
-SUM_IS_A_LOOP = sys.version_info < (3, 12)

@@ -19,7 +19,7 @@ from headgate.compiling.bytecode import Code, called_functions, codes, effects_o
 from headgate.compiling.compiler import compile_along
 from headgate.compiling.numba_types import RecordType
 from headgate.compiling.refusals import describe_error, refuse_forms
-from headgate.compiling.signature import Parameter, Signature, event_type, rows_type
+from headgate.compiling.signature import Parameter, Signature, event_type, row_type, rows_type
 from headgate.compiling.texts import texts_type
 from headgate.errors import DeclarationError
 from headgate.state.layout import row_layout
@@ -34,7 +34,10 @@ _VARIED = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 def check_sources(access: Access, before: Sequence[Parameter], where: str) -> None:
     """Refuse a function that takes what it cannot have: it names parameters declared before."""
     known = [
-        one.name for one in before if one.stands_for is None or isinstance(one.stands_for, Access)
+        one.name
+        for one in before
+        if one.stands_for is None
+        or (isinstance(one.stands_for, Access) and one.stands_for.window is None)
     ]
     for one in access.functions:
         code = one.function.__code__
@@ -47,6 +50,21 @@ def check_sources(access: Access, before: Sequence[Parameter], where: str) -> No
                     f"{place} takes {name!r}, which is no parameter with rows that is declared "
                     f"before this one; it may take: {', '.join(known)}"
                 )
+    if access.follows:
+        _check_followed(access, before, where)
+
+
+def _check_followed(access: Access, before: Sequence[Parameter], where: str) -> None:
+    """`each(function)` goes over the rows of one parameter that names several."""
+    roles = {one.name: one.stands_for for one in before if isinstance(one.stands_for, Access)}
+    several = [name for name, role in roles.items() if not role.is_single]
+    found = [name for name in source_names(access) if name in several]
+    if len(found) != 1:
+        raise DeclarationError(
+            f"{where}: each(function) has a row for each row of one parameter that names several, "
+            f"which the function takes, row by row; it takes {', '.join(found) or 'none of them'}, "
+            f"and those are: {', '.join(several) or 'none'}"
+        )
 
 
 def refuse_writes(one: KeyFunction, where: str) -> None:
@@ -168,7 +186,8 @@ def source_types(signature: Signature, access: Access) -> tuple[Any, ...]:
     for name in source_names(access):
         role = roles[name]
         if isinstance(role, Access):
-            found.append(rows_type(replace(role, read_only=True)))
+            read = replace(role, read_only=True)
+            found.append(row_type(read) if access.follows else rows_type(read))
         else:
             found.append(event_type(signature))
     return tuple(found)

@@ -13,16 +13,8 @@ from typing import Any
 
 from llvmlite import ir
 from numba.core import cgutils, types
-from numba.core.typing.templates import (
-    AttributeTemplate,
-)
-from numba.extending import (
-    infer_getattr,
-    intrinsic,
-    lower_getattr_generic,
-    models,
-    register_model,
-)
+from numba.core.typing.templates import AttributeTemplate
+from numba.extending import infer_getattr, intrinsic, lower_getattr_generic, models, register_model
 
 from headgate.compiling.decimals import DecimalType, store_decimal
 from headgate.compiling.optionals import (
@@ -35,7 +27,7 @@ from headgate.compiling.optionals import (
 )
 from headgate.compiling.refusals import ALWAYS, Refusal
 from headgate.state.compiled import overload
-from headgate.state.layout import STORED
+from headgate.state.layout import HEADER_WRITTEN, STORED
 from headgate.state.types import BOUNDS, FLOAT_END
 
 I64 = ir.IntType(64)
@@ -69,11 +61,18 @@ class RecordType(types.Type):
     the bit counted from the begin of the row; -1: it is never None.
     """
 
-    def __init__(self, label: str, fields: tuple[tuple[Any, ...], ...], read_only: bool) -> None:
+    def __init__(
+        self,
+        label: str,
+        fields: tuple[tuple[Any, ...], ...],
+        read_only: bool,
+        is_watched: bool = False,
+    ) -> None:
         self.label = label
         self.fields = fields
         self.read_only = read_only
-        mode = "read" if read_only else "write"
+        self.is_watched = is_watched  # its header tells whether a column was set
+        mode = "read" if read_only else "watched" if is_watched else "write"
         super().__init__(name=f"record({label}, {mode}, {fields})")
 
     def field(self, name: str) -> tuple[Any, ...] | None:
@@ -323,7 +322,7 @@ def _event_column(context: Any, builder: Any, kind: Any, value: Any, attr: str) 
     base = _fixed_word_at(builder, event.columns, I64(column))
     if element is None:
         stored = STORED[column_kind]
-        size = STORED_LLVM[stored].get_abi_size(context.target_data)
+        size = context.get_abi_sizeof(STORED_LLVM[stored])
         address = builder.add(base, builder.mul(event.row, I64(size)))
         found = load_value(builder, address, column_kind, stored, True)
         if not nullable:
@@ -336,7 +335,7 @@ def _event_column(context: Any, builder: Any, kind: Any, value: Any, attr: str) 
     offsets = _fixed_word_at(builder, event.columns, I64(column + 1))
     first = _fixed_word_at(builder, offsets, event.row)
     last = _fixed_word_at(builder, offsets, builder.add(event.row, I64(1)))
-    size = STORED_LLVM[STORED[element]].get_abi_size(context.target_data)
+    size = context.get_abi_sizeof(STORED_LLVM[STORED[element]])
     items = cgutils.create_struct_proxy(ItemsType(element, precision, scale))(context, builder)
     items.first = builder.add(base, builder.mul(first, I64(size)))
     items.count = builder.sub(last, first)
@@ -382,6 +381,9 @@ def store_column(typing_context: Any, row: Any, name: Any, value: Any) -> Any:
             word = context.cast(builder, found, plain, target)
             word = _narrow(context, builder, word, kind, stored)
         builder.store(word, pointer)
+        if isinstance(row, RecordType) and row.is_watched:
+            header = builder.inttoptr(place, I64.as_pointer())
+            builder.store(builder.or_(builder.load(header), I64(HEADER_WRITTEN)), header)
         if null_bit >= 0:
             pointer, mask = _null_word(context, builder, row, place, null_bit)
             before = builder.load(pointer)

@@ -18,7 +18,6 @@ from numba.extending import register_jitable
 
 from headgate.compiling.floats import (
     MATH,
-    SUM_IS_A_LOOP,
     half_even,
     order,
     power,
@@ -304,8 +303,6 @@ def _sum(items: Any, start: Any = 0) -> Any:
     element = items.iterator_type.yield_type if not isinstance(items, types.Tuple) else None
     if isinstance(element, types.Boolean):
         raise Refusal("sum of booleans; add up int(...) of each in a loop")
-    if isinstance(element, types.Float) and not SUM_IS_A_LOOP:
-        raise Refusal("sum of floats is corrected for lost digits; add them up in a loop")
 
     def total(items: Any, start: Any = 0) -> Any:
         found = start

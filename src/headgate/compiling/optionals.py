@@ -152,3 +152,6 @@ def _not(value: Any) -> Any:
     if is_optional(value):
         return lambda value: is_none(value) or not bool(present(value))
     return lambda value: not value
+
+
+opposite.__name__ = "not"

@@ -14,6 +14,7 @@ import dis
 import inspect
 import re
 import types
+from collections.abc import Callable
 from typing import Any
 
 from numba.core.errors import TypingError
@@ -78,19 +79,65 @@ def reason_of(error: Exception) -> str:
     """The reason of Numba's long message: ours if there is one, else the operation it refused."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
     if found := re.search(r"Refusal: (.+)", text):
-        return found[1].strip()
+        return _in_words(found[1].strip())
     if mixed := re.search(r"Cannot unify (.+?) and (.+?) for '([^']+)'", text):
         return _mixed_reason(mixed[3], [mixed[1], mixed[2]])
     if mixed := re.search(r"Can't unify return type from the following types: (.+)", text):
         return _mixed_reason("return", mixed[1].split(", "))
+    if unset := re.search(r"cannot be determined, operation: ([\w$.]+), location", text):
+        return _unset_reason(unset[1])
     called = re.search(r">>> (.+)", text)
     if caught := re.search(r"exception_match\(\w+, (\w+)\)", text):
         return f"except {caught[1]} has no compiled form, except Exception has"
     if missing := re.search(r"name '(\w+)' is not defined", text):
         return f"the name {missing[1]} is not defined{ALWAYS}"
     if "No implementation of function" in text and called is not None:
-        return f"there is no compiled form of {called[1].strip()}"
+        return f"there is no compiled form of {_in_words(called[1].strip())}"
     return next((line.strip() for line in text.splitlines() if _is_reason(line)), "unknown reason")
+
+
+def _in_words(reason: str) -> str:
+    """Types as a user knows them: what may be None, a constant, rows and a row of a table.
+
+    >>> _in_words("round(OptionalType(decimal(9,2)), Literal[int](1))")
+    'round(decimal(9,2) or None, 1)'
+    >>> _in_words("bool(rows(record(table 't', write, (('id', 'bigint', 0),)), 32))")
+    "bool(rows of table 't')"
+    """
+    reason = reason.replace("(texts, ", "(")  # the pool, which the compiler hands along
+    for opening, meant in _FORMS:
+        while opening in reason:
+            first = reason.index(opening)
+            inside, after = _bracketed(reason, reason.index("(", first))
+            reason = reason[:first] + meant(inside) + after
+    return reason
+
+
+def _bracketed(text: str, first: int) -> tuple[str, str]:
+    """What is within the bracket that opens at a place, and what is behind it."""
+    depth = 0
+    for place in range(first, len(text)):
+        depth += (text[place] == "(") - (text[place] == ")")
+        if depth == 0:
+            return text[first + 1 : place], text[place + 1 :]
+    return text[first + 1 :], ""
+
+
+# As Numba shows our types and its own, from the outermost in, and what a user calls them.
+_FORMS: tuple[tuple[str, Callable[[str], str]], ...] = (
+    ("rows(record(", lambda inside: f"rows of {inside.partition(',')[0].removeprefix('record(')}"),
+    ("record(", lambda inside: f"a row of {inside.partition(',')[0]}"),
+    ("OptionalType(", lambda inside: f"{inside} or None"),
+    ("Literal[int](", lambda inside: inside),
+    ("Literal[str](", lambda inside: inside),
+)
+
+
+def _unset_reason(name: str) -> str:
+    """Why a value has no type: no statement that could set it is ever reached."""
+    if name.startswith("$best"):
+        return "min or max of values of which there are none: no value passes the condition"
+    return f"{name.partition('.')[0]} has no value: what sets it is never reached"
 
 
 def _mixed_reason(name: str, kinds: list[str]) -> str:
@@ -149,12 +196,15 @@ def refuse_forms(function: Any, where: str) -> None:
 
 
 def _first(code: types.CodeType) -> tuple[Line, str] | None:
-    if code.co_flags & inspect.CO_GENERATOR:
+    # What a generator expression stands in is judged in `generators`.
+    if code.co_flags & inspect.CO_GENERATOR and code.co_name != "<genexpr>":
         what = "a generator has no compiled form; write a loop"
         return Line(code.co_filename, code.co_firstlineno), what
     body = Code(code)
     for number, step in enumerate(body.steps):
         is_plain = _is_literal(body, number) or (step.opname == "FORMAT_VALUE" and step.arg == 0)
+        if step.opname == "STORE_DEREF" and step.argval in code.co_freevars:
+            return body.place(number), "a name that is set in a generator expression; write a loop"
         if step.opname in _STEPS and not is_plain:
             return body.place(number), f"{_STEPS[step.opname]}"
         if step.opname == "LOAD_CONST" and isinstance(step.argval, types.CodeType):

@@ -11,9 +11,14 @@ from headgate.compiling.actions import delete
 from headgate.compiling.bytecode import Effects, effects_of
 from headgate.compiling.numba_types import EventType, OutputType, RecordType, RowsType
 from headgate.compiling.texts import texts_type
+from headgate.compiling.version_windows import WindowType
+from headgate.errors import InvariantError
+from headgate.state.durations import Period
 from headgate.state.layout import Layout, record_layout, row_layout
+from headgate.state.row_history import versions_of
 from headgate.state.schema import Schema
 from headgate.state.table import Access, Table
+from headgate.state.version_rows import summed_columns
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,7 @@ class Signature:
     parameters: tuple[Parameter, ...]
     compiled: bool
     is_reaching: bool = False  # it looks at the characters of texts, see texts.py
+    tick: Period | None = None  # how often the engine makes an event of it, where it does
 
     @cached_property
     def functions(self) -> dict[Any, Any]:
@@ -61,6 +67,20 @@ class Signature:
     def row_names(self) -> tuple[str, ...]:
         """The names of the parameters that stand for rows, in the order of the accesses."""
         return tuple(one.name for one in self.parameters if isinstance(one.stands_for, Access))
+
+    def source_of(self, place: int) -> int:
+        """Whose rows, one by one, those of an access follow; its own place where it does not."""
+        access = self.accesses[place]
+        names = {name for one in access.functions for name in one.parameters}
+        for source, role in enumerate(self.accesses[:place] if access.follows else ()):
+            if self.row_names[source] in names and not role.is_single:
+                return source
+        return place
+
+    def root_of(self, place: int) -> int:
+        """The access whose span is that of this one: the first that it follows, or itself."""
+        source = self.source_of(place)
+        return place if source == place else self.root_of(source)
 
     @cached_property
     def key_functions(self) -> tuple[Callable[..., Any], ...]:
@@ -142,8 +162,10 @@ def event_type(signature: Signature) -> EventType:
     return EventType(f"the event of {signature.name!r}", tuple(fields))
 
 
-def rows_type(access: Access) -> RecordType | RowsType:
-    """What stands for an access: its row, or all of its rows."""
+def rows_type(access: Access) -> RecordType | RowsType | WindowType:
+    """What stands for an access: its row, all of its rows, or its versions."""
+    if access.window is not None:
+        return window_type(access)
     if access.is_single:
         return row_type(access)
     words = row_layout(access.table.schema, access.table.key).words
@@ -152,7 +174,18 @@ def rows_type(access: Access) -> RecordType | RowsType:
 
 def row_type(access: Access) -> RecordType:
     layout = row_layout(access.table.schema, access.table.key)
-    return RecordType(f"table {access.table.name!r}", _fields(layout), access.read_only)
+    is_watched = access.table.history is not None and not access.read_only
+    return RecordType(f"table {access.table.name!r}", _fields(layout), access.read_only, is_watched)
+
+
+def window_type(access: Access) -> WindowType:
+    """The versions of a row."""
+    versions = versions_of(access.table)
+    if versions is None:
+        raise InvariantError(f"table {access.table.name!r} keeps no versions")
+    layout = row_layout(versions.schema, versions.key)
+    label = f"the versions of table {access.table.name!r}"
+    return WindowType(RecordType(label, _fields(layout), True), summed_columns(access.table))
 
 
 def output_type(name: str, schema: Schema) -> OutputType:

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from numba.core import ir
-from numba.core.compiler import run_frontend
 
 from headgate.compiling import actions
-from headgate.compiling.bytecode import is_user_function, mended, references
+from headgate.compiling.bytecode import is_user_function, references
 from headgate.compiling.flow import Flow, Unsliceable
+from headgate.compiling.generators import PLAIN, frontend
 from headgate.compiling.signature import OutputColumns, Signature
 from headgate.state.table import Access
 
@@ -78,7 +78,7 @@ def slice_transaction(signature: Signature) -> Slicing:
     try:
         if may_hang:
             raise Unsliceable("it has a while loop or calls itself")
-        func_ir = run_frontend(mended(signature.function))
+        func_ir = frontend(signature.function)
         parts = Analysis(func_ir, roles).parts()
         return Slicing(tuple(part.slice for part in parts), None, False)
     except Unsliceable as reason:
@@ -369,7 +369,7 @@ def _is_read_only(role: Access | OutputColumns | None) -> bool:
 
 def _is_plain(function: Any) -> bool:
     """Whether calling it with rows cannot change or read their columns."""
-    if function is actions.abort or function is actions.decimal:
+    if function is actions.abort or function is actions.decimal or function in PLAIN:
         return True
     return isinstance(function, (type, python_types.BuiltinFunctionType)) and (
         getattr(builtins, getattr(function, "__name__", ""), None) is function

@@ -20,7 +20,7 @@ from numba.extending import intrinsic, models, register_model
 
 from headgate.compiling.numba_types import I64, TextType, code_of, text_of
 from headgate.compiling.operators import CHECKED_BUILTINS, CHECKED_OPERATORS
-from headgate.compiling.optionals import inner_of, is_none, is_optional, present
+from headgate.compiling.optionals import inner_of, is_optional, present
 from headgate.compiling.refusals import Refusal
 from headgate.state.characters import (
     compare_texts,
@@ -143,17 +143,21 @@ def _extreme(builtin: Any, is_better: Any) -> Any:
     @overload(choose_of)
     def choose(texts: Any, *values: Any) -> Any:
         kinds = values[0] if len(values) == 1 and isinstance(values[0], tuple) else values
-        if len(kinds) < 2 or not _is_text(*kinds):
+        if len(kinds) < 2 or not _is_text(*map(inner_of, kinds)):
             return lambda texts, *values: otherwise(*values)
+        if len(kinds) == 2:
 
-        def of_texts(texts: Any, *values: Any) -> Any:
-            best = values[0]
-            for value in values:
-                if is_better(texts, value, best):
-                    best = value
-            return best
+            def of_two(texts: Any, *values: Any) -> Any:
+                is_second = is_better(texts, values[1], values[0])  # None is neither: it raises
+                return present(values[1]) if is_second else present(values[0])
 
-        return of_texts
+            return of_two
+
+        def of_many(texts: Any, *values: Any) -> Any:
+            best = choose_of(texts, values[0], values[1])
+            return choose_of(texts, best, *values[2:])
+
+        return of_many
 
     return choose_of
 
@@ -180,17 +184,11 @@ def _part(name: str, is_there: Any) -> Any:
         return getattr(text, name)(part)
 
     test.__name__ = name
-    lacking = f"'NoneType' object has no attribute '{name}'"
-
-    def of_optional(texts: Any, text: Any, part: Any) -> Any:
-        if is_none(text):
-            raise AttributeError(lacking)
-        return test(texts, present(text), part)
 
     @overload(test)
     def choose(texts: Any, text: Any, part: Any) -> Any:
         if is_optional(text):
-            return of_optional
+            return lambda texts, text, part: test(texts, present(text), part)
         if is_optional(part):
             return lambda texts, text, part: test(texts, text, present(part))
         if _is_text(text, part):

@@ -4,8 +4,8 @@ Every integer inside is an `Int64`: constants, module values, lengths, counters 
 `math.floor` give, so that a plain function overflows where a compiled one does. Every decimal is an
 `Exact`: a sum, difference or product of columns, constants and ints is exact or an OverflowError,
 at the same number as compiled; what has no compiled form, such as a quotient, is a `Decimal` again.
-What the function reads of its module is what was there when the form was made, as it is for
-compiled code.
+Every text is a `Text`, which is added to as compiled ones are: up to so many bytes. What the
+function reads of its module is what was there when the form was made, as it is for compiled code.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from headgate.compiling.bytecode import is_own_code, references
+from headgate.compiling.bytecode import is_own_code, keyword_names, references
+from headgate.state.characters import MADE_BYTES_MAX, TOO_LONG
 from headgate.state.types import BOUNDS
 
 MIN, MAX = BOUNDS["bigint"]
 _DECIMAL_MIN, _DECIMAL_MAX = -(2**127), 2**127 - 1
 NONE_WORDS = "None where a value is needed"
+EMPTY = "{}() arg is an empty sequence"
 NEGATIVE_EXPONENT = "a negative power of an integer is not an integer"
 _KEPT = frozenset(sys.stdlib_module_names) | {"headgate", "numpy", "numba", "pyarrow"}
 
@@ -146,6 +148,60 @@ for _name in ("add", "radd", "sub", "rsub", "mul", "rmul", "neg", "pos", "abs"):
     setattr(Exact, f"__{_name}__", _bounded(getattr(decimal.Decimal, f"__{_name}__")))
 
 
+# --- texts ----------------------------------------------------------------------------------------
+
+
+class _TextKind(type):
+    """The type of Text: as `str` inside a plain function, every text is one of it."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, str)
+
+    def __subclasscheck__(cls, other: type) -> bool:
+        return issubclass(other, str)
+
+
+class Text(str, metaclass=_TextKind):
+    """A Python text with the rule of compiled ones: what `+` makes of it has at most 16 MiB.
+
+    >>> Text("b") + "c", "a" + Text("b")
+    ('bc', 'ab')
+    """
+
+    __slots__ = ()
+
+    def __add__(self, other: Any) -> str:
+        return _joined(self, other) if isinstance(other, str) else super().__add__(other)
+
+    def __radd__(self, other: Any) -> Any:
+        return _joined(other, self) if isinstance(other, str) else NotImplemented
+
+    def __str__(self) -> str:
+        return self
+
+    def __format__(self, form: str) -> str:
+        return self if not form else Text(super().__format__(form))
+
+
+Text.__name__ = Text.__qualname__ = "str"  # errors name it, and a user knows no other text
+
+
+def _joined(left: str, right: str) -> str:
+    if not left or not right:
+        return left or right  # which is not made here
+    if len(left) + len(right) > MADE_BYTES_MAX:
+        raise ValueError(TOO_LONG)
+    return made_text(str.__add__(left, right))
+
+
+def made_text(text: str) -> str:
+    """A text that a function made, if it is not too long; one that came in may be longer."""
+    may_be_long = type(text) is not Text and 4 * len(text) > MADE_BYTES_MAX
+    if may_be_long and len(text.encode("utf-8", "surrogatepass")) > MADE_BYTES_MAX:
+        raise ValueError(TOO_LONG)
+    return Text(text)
+
+
 # --- functions and what they see ------------------------------------------------------------------
 
 
@@ -178,7 +234,9 @@ def plain_form(function: Any, done: dict[Any, Any] | None = None) -> Any:
 
 
 def _code(code: types.CodeType) -> types.CodeType:
-    return code.replace(co_consts=tuple(map(_constant, code.co_consts)))
+    keywords = keyword_names(code)
+    consts = (one if one in keywords else _constant(one) for one in code.co_consts)
+    return code.replace(co_consts=tuple(consts))
 
 
 def _constant(value: Any) -> Any:
@@ -190,6 +248,8 @@ def _constant(value: Any) -> Any:
 
 
 def _number(value: Any) -> Any:
+    if type(value) is str:
+        return Text(value)
     is_whole = isinstance(value, int) and type(value) in (int, Int64)
     return Int64(value) if is_whole and MIN <= value <= MAX else value
 
@@ -326,11 +386,40 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
     return compute
 
 
+def _sum(items: Any, start: Any = 0) -> Any:
+    """From left to right: Python's own corrects the sum of floats for lost digits since 3.12."""
+    if isinstance(start, (str, bytes, bytearray)):
+        return sum(items, start)  # which it refuses
+    found = _number(start)
+    for item in items:
+        found = found + item
+    return found
+
+
+def _extreme(function: Any) -> Any:
+    """min or max, which says the same of no values on every Python."""
+
+    def choose(*values: Any, **named: Any) -> Any:
+        if len(values) != 1 or "default" in named:
+            return function(*values, **named)
+        found = tuple(values[0])
+        if not found:
+            raise ValueError(EMPTY.format(function.__name__))
+        return function(found, **named)
+
+    choose.__name__ = function.__name__
+    return choose
+
+
 _FUNCTIONS: dict[Any, Any] = {
+    sum: _sum,
+    min: _extreme(min),
+    max: _extreme(max),
     int: Int64,
+    str: Text,
     range: Range,
     enumerate: _enumerate,
-    **{one: _checked(one) for one in (round, sum, len, divmod, pow, abs, ord)},
+    **{one: _checked(one) for one in (round, len, divmod, pow, abs, ord)},
     **{
         getattr(math, name): _checked(getattr(math, name))
         for name in ("ceil", "comb", "factorial", "floor", "gcd", "isqrt", "lcm", "perm", "prod",

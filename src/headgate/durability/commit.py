@@ -29,11 +29,17 @@ Changes: TypeAlias = Batch | tuple[Batch, ...]
 
 @dataclass(frozen=True)
 class Inlet:
-    """The order state of one stream of events: a query or the name of a `run`."""
+    """The order state of one stream of events: a query, the name of a `run`, or what a dataflow
+    has under way.
+
+    With `drops` it is a change of one: what was held before stays, without so many of its first
+    rows, and `held` comes behind it. So a long queue costs an epoch only what it added.
+    """
 
     watermark_us: int | None
     held: pa.Table | None
     arrivals: int
+    drops: int | None = None
 
 
 @dataclass(frozen=True)
@@ -137,6 +143,29 @@ def rows_in(changes: Changes) -> int:
     return sum(piece.num_rows for piece in pieces_in(changes))
 
 
+INLET_CHUNKS_MAX = 64  # pieces of what is held, before they are joined into one
+
+
+def moved(before: Mapping[str, Inlet], changed: Mapping[str, Inlet]) -> dict[str, Inlet]:
+    """The inlets after an epoch that changed some of them; ValueError where one cannot have."""
+    return {**before, **{name: _moved(before.get(name), one) for name, one in changed.items()}}
+
+
+def _moved(before: Inlet | None, after: Inlet) -> Inlet:
+    if after.drops is None:
+        return after
+    kept = None if before is None else before.held
+    count = 0 if kept is None else kept.num_rows
+    if not 0 <= after.drops <= count:
+        raise ValueError(f"an inlet of {count} rows that loses {after.drops}")
+    parts = [] if kept is None or after.drops == count else [kept.slice(after.drops)]
+    parts += [] if after.held is None else [after.held]
+    held = pa.concat_tables(parts) if len(parts) > 1 else next(iter(parts), None)
+    if held is not None and held.column(0).num_chunks > INLET_CHUNKS_MAX:
+        held = held.combine_chunks()
+    return Inlet(after.watermark_us, held, after.arrivals)
+
+
 def next_mark(last: Mark, commit: Commit) -> Mark:
     """What the store remembers after the commit; InvariantError when the commit does not fit."""
     if commit.epoch != last.epoch + 1:
@@ -148,7 +177,7 @@ def next_mark(last: Mark, commit: Commit) -> Mark:
         query, batch = commit.origin
         origins = {**origins, query: (batch, commit.epoch)}
     if commit.inlets:
-        inlets = {**inlets, **commit.inlets}
+        inlets = moved(inlets, commit.inlets)
     for table, changes in commit.changes.items():
         bounds = [_slot_bound(table, piece) for piece in pieces_in(changes)]
         slots[table] = max(slots.get(table, 0), *bounds)

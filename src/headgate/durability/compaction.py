@@ -23,6 +23,7 @@ from headgate.durability.lineage import Lineage
 from headgate.durability.log_record import changes_in, meta_of, results_of
 from headgate.durability.replay import Replay
 from headgate.durability.scan import FoundFrame, LogReader
+from headgate.durability.short_changes import ImagePlace, ShortChanges
 from headgate.durability.snapshot import Block, Snapshot, newest_snapshot, write_snapshot
 from headgate.errors import InvariantError
 from headgate.io import Disk
@@ -93,36 +94,38 @@ def images_from_log(
 ) -> dict[str, Iterator[pa.RecordBatch | Block]]:
     """The images of all tables at the mark's epoch: batches, and blocks of the base as they are."""
     start = layout.BEGINNING if base is None else base.position
-    replays: dict[str, Replay] = {}
+    found: _Gatherings = {}
     for frame in log.frames(start, mark.epoch):
-        _collect(frame, replays, mark, base)
+        _collect(frame, found, mark, base)
+    for _, gathering in found.values():
+        gathering.flush()
     names = [*mark.slots, *(base.tables() if base is not None else [])]
     worn = worn_files(base)
     with decoding(log.folder, 0):
-        changes = {name: TableChanges(replay) for name, replay in replays.items()}
+        changes = {name: TableChanges(place.replay) for name, (place, _) in found.items()}
     return {name: _items(base, name, changes.get(name), worn) for name in dict.fromkeys(names)}
 
 
-def _collect(
-    frame: FoundFrame, replays: dict[str, Replay], mark: Mark, base: Snapshot | None
-) -> None:
+_Gatherings = dict[str, tuple[ImagePlace, ShortChanges]]  # by table
+
+
+def _collect(frame: FoundFrame, found: _Gatherings, mark: Mark, base: Snapshot | None) -> None:
     with frame.decoding():
-        _collect_parts(frame, replays, mark, [] if base is None else base.tables())
+        _collect_parts(frame, found, mark, [] if base is None else base.tables())
 
 
-def _collect_parts(
-    frame: FoundFrame, replays: dict[str, Replay], mark: Mark, known: Sequence[str]
-) -> None:
+def _collect_parts(frame: FoundFrame, found: _Gatherings, mark: Mark, known: Sequence[str]) -> None:
     meta = meta_of(frame.payload)
     if "input" in meta:
         raise InvariantError(
             f"epoch {frame.header.epoch} was logged as input: only the engine has the images"
         )
     for table, batch in changes_in(frame.payload, meta):
-        if table not in replays:
-            replays[table] = Replay(partial=table in known)
-            replays[table].reserve(mark.slots.get(table, 0))
-        replays[table].apply(batch)
+        if table not in found:
+            place = ImagePlace(partial=table in known)
+            place.reserve(mark.slots.get(table, 0))
+            found[table] = place, ShortChanges(place)
+        found[table][1].add(frame, batch)
 
 
 def worn_files(base: Snapshot | None) -> set[int]:

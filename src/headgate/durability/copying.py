@@ -7,6 +7,7 @@ get their place in the copy's own log, so that it begins where its oldest snapsh
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass
 
@@ -16,13 +17,28 @@ from headgate.durability.decoding import finding
 from headgate.durability.format import Position
 from headgate.durability.head import Head
 from headgate.durability.log import SEGMENT_BYTES, LogWriter
+from headgate.durability.log_record import changes_in, meta_of
 from headgate.durability.manifest import cut_at, read_lineage, write_manifest
+from headgate.durability.named_parts import TABLE as PARTS
+from headgate.durability.named_parts import names_in
+from headgate.durability.part_file import PartName, copy_part
 from headgate.durability.reader import StoreReader
 from headgate.durability.retention import write_floor
 from headgate.durability.scan import LogReader
 from headgate.durability.snapshot import Snapshot, snapshot_epochs, write_snapshot
-from headgate.errors import DamageError, InputError, StoreError
+from headgate.errors import DamageError, HeadgateError, InputError, StoreError
 from headgate.io import Clock, Disk, RealClock, RealDisk, local_folder, make_folders
+
+# What a copy is made of; the manifest goes first, so that what is left is never taken for a store.
+_NAMES = (
+    layout.MANIFEST_NAME,
+    layout.HEAD_NAME,
+    layout.FLOOR_NAME,
+    layout.LOG_FOLDER,
+    layout.SNAPSHOT_FOLDER,
+    layout.LEASE_FOLDER,
+    layout.PARTS_FOLDER,
+)
 
 
 @dataclass(frozen=True)
@@ -87,7 +103,9 @@ class _Copying:
         self._to_snapshots = os.path.join(to, layout.SNAPSHOT_FOLDER)
         manifest = os.path.join(reader.path, layout.MANIFEST_NAME)
         # From here on the copy has a history of its own.
-        self._lineage = read_lineage(disk, manifest).branched(disk)
+        self._before = read_lineage(disk, manifest)
+        self._lineage = self._before.branched(disk)
+        self._parts: set[PartName] = set()  # of a store with shards: what its epochs name
 
     def whole_snapshot(self, first: int, last: int) -> Snapshot | None:
         """The newest snapshot of a range of epochs all of whose bytes are right, open."""
@@ -113,6 +131,7 @@ class _Copying:
     def write(self, base: Snapshot | None, last: int, shortcut: bool) -> Copied:
         """Write the whole copy; `shortcut` adds the newest snapshot, so that it opens fast."""
         newest = self.whole_snapshot(0, last) if shortcut else None
+        is_new = self._refuse_full()
         try:
             self._make_folders()
             position, log_bytes = self._copy_epochs(base, last, newest)
@@ -123,7 +142,10 @@ class _Copying:
             self._reader.declared()  # what holds now, and not when the copy was begun
             declared = cut_at(self._reader.manifest, position.epoch)
             write_manifest(self._disk, manifest, declared, self._lineage)
-        except OSError as error:
+        except (OSError, HeadgateError, KeyboardInterrupt) as error:
+            self._undo(is_new)
+            if not isinstance(error, OSError):
+                raise
             raise StoreError(f"cannot copy {self._reader.path} to {self._to}: {error}") from error
         finally:
             for snapshot in (base, newest):
@@ -132,9 +154,22 @@ class _Copying:
         first = base.epoch if base is not None else 0
         return Copied(self._to, first, position.epoch, log_bytes)
 
-    def _make_folders(self) -> None:
-        if self._disk.exists(self._to) and self._disk.list(self._to):
+    def _refuse_full(self) -> bool:
+        """Refuse a folder that holds anything; whether it is not there yet."""
+        is_there = self._disk.exists(self._to)
+        if is_there and self._disk.list(self._to):
             raise InputError(f"{self._to} is not empty: name a new folder for the copy")
+        return not is_there
+
+    def _undo(self, is_new: bool) -> None:
+        """Leave nothing of a copy that failed, so that the next one finds the folder empty."""
+        with contextlib.suppress(OSError):  # what failed already is told
+            for name in _NAMES:
+                _remove(self._disk, os.path.join(self._to, name))
+            if is_new:
+                self._disk.remove_folder(self._to)
+
+    def _make_folders(self) -> None:
         make_folders(self._disk, self._to)
         for name in (layout.LOG_FOLDER, layout.SNAPSHOT_FOLDER, layout.LEASE_FOLDER):
             make_folders(self._disk, os.path.join(self._to, name))
@@ -148,6 +183,8 @@ class _Copying:
             start = base.position
             beginning = Position(base.epoch, base.epoch + 1, 0, start.checksum)
             self._copy_snapshot(base, beginning)
+            for batch in base.batches(PARTS):
+                self._parts |= names_in(batch)
         log = LogWriter(
             self._disk,
             os.path.join(self._to, layout.LOG_FOLDER),
@@ -161,12 +198,18 @@ class _Copying:
             reader = LogReader(self._disk, os.path.join(self._reader.path, layout.LOG_FOLDER))
             for frame in reader.frames(start, last, self._reader.published()):
                 log.copy(frame)
+                with frame.decoding():
+                    meta = meta_of(frame.payload)
+                    for _, batch in changes_in(frame.payload, meta, PARTS):
+                        self._parts |= names_in(batch)
                 log_bytes += layout.RECORD_BYTES + frame.header.payload_length
                 if newest is not None and newest.epoch == frame.header.epoch:
                     log.file().sync()
                     self._copy_snapshot(newest, log.position)
             if log_bytes:
                 log.file().sync()
+            for name in sorted(self._parts):
+                copy_part(self._disk, self._reader.path, self._to, self._before, name)
             return log.position, log_bytes
         finally:
             log.close()
@@ -185,3 +228,17 @@ class _Copying:
     def _publish(self, position: Position) -> None:
         head = os.path.join(self._to, layout.HEAD_NAME)
         Head.begin(self._disk, head, position, self._lineage).close()
+
+
+def _remove(disk: Disk, path: str) -> None:
+    """Remove a file, or a folder with all that is in it, if it is there."""
+    try:
+        names = disk.list(path)
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:
+        disk.remove(path)
+        return
+    for name in names:
+        _remove(disk, os.path.join(path, name))
+    disk.remove_folder(path)

@@ -147,7 +147,7 @@ def checked_meta(meta: dict[str, Any]) -> dict[str, Any]:
         mark = inlet["watermark_us"]
         if not isinstance(mark, int | None) or type(inlet["arrivals"]) is not int:
             raise ValueError(f"an inlet {inlet!r}")
-        if type(inlet["held"]) is not bool:
+        if type(inlet["held"]) is not bool or type(inlet.get("drops", 0)) is not int:
             raise ValueError(f"an inlet {inlet!r}")
     return meta
 

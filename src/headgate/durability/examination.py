@@ -6,20 +6,26 @@ say which epochs are lost and which can still be read.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
+
 from headgate.durability import format as layout
+from headgate.durability.commit import ALIVE, SLOT
 from headgate.durability.decoding import finding
 from headgate.durability.format import Position
 from headgate.durability.head import Published, read_head
 from headgate.durability.lineage import check_lineage, is_left_alone, no_manifest
-from headgate.durability.log_record import commit_of
+from headgate.durability.log_record import changes_in, commit_of, meta_of
 from headgate.durability.manifest import read_lineage, read_manifest, version_at
+from headgate.durability.named_parts import TABLE as PARTS
+from headgate.durability.part_file import PartName, read_part
 from headgate.durability.retention import hold
 from headgate.durability.scan import FoundFrame, LogReader, Tail, Torn, whole_frames
 from headgate.durability.snapshot import Snapshot
@@ -34,7 +40,11 @@ _KNOWN_NAMES = {
     layout.LOG_FOLDER,
     layout.SNAPSHOT_FOLDER,
     layout.LEASE_FOLDER,
+    layout.PARTS_FOLDER,
 }
+
+# A slot of the table of parts, and the part that it names from then on, if any.
+_NamedSlot = tuple[int, PartName | None]
 
 
 @dataclass
@@ -57,6 +67,8 @@ class Report:
     torn: Torn | None = None
     snapshots: list[int] = field(default_factory=list)  # the whole ones
     snapshot_bytes: int = 0
+    parts: int = 0  # of a store with shards: the whole ones of those that epochs name
+    partless: list[int] = field(default_factory=list)  # epochs that name one that is damaged
     damages: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     is_mixed: bool = False  # it has files of another store, or of another history of this one
@@ -79,24 +91,27 @@ class Report:
 
     @property
     def readable(self) -> list[int]:
-        """The epochs whose tables can be read: a snapshot, or the epoch before and its frame."""
+        """The epochs whose tables can be read: a snapshot, or the epoch before and its frame, and
+        with shards every part that the epoch names."""
         steps, snapshots = set(self.epochs) - set(self.inputs), set(self.snapshots)
         found = [0] if self.first_epoch == 1 and self.floor == 0 else []
         for epoch in range(max(self.floor, 1), self.last_epoch + 1):
             follows = found[-1:] == [epoch - 1] and epoch in steps
             if epoch in snapshots or follows:
                 found.append(epoch)
-        return found
+        partless = set(self.partless)
+        return [epoch for epoch in found if epoch not in partless]
 
     @property
     def recoverable(self) -> int | None:
         """The newest epoch to which `restore` can bring a new store; None when there is none."""
-        whole, snapshots = set(self.epochs), set(self.snapshots)
+        whole, snapshots, partless = set(self.epochs), set(self.snapshots), set(self.partless)
         reached = 0 if self.first_epoch == 1 and self.floor == 0 else None
         best = reached
         for epoch in range(max(self.floor, 1), self.last_epoch + 1):
             follows = reached == epoch - 1 and epoch in whole
-            reached = epoch if epoch in snapshots or follows else None
+            is_reached = (epoch in snapshots or follows) and epoch not in partless
+            reached = epoch if is_reached else None
             best = best if reached is None else reached
         return best
 
@@ -125,6 +140,7 @@ class _Examination:
         self._position = layout.BEGINNING
         self._knows_floor = True
         self._manifest: dict[str, Any] = {}
+        self._part_changes: dict[int, Sequence[_NamedSlot]] = {}  # by epoch
 
     def run(self) -> Report:
         try:
@@ -144,6 +160,7 @@ class _Examination:
         self._check_head()
         self._check_log()
         self._check_snapshots()
+        self._check_parts()
         self._check_declarations()
         self._check_kinds()
         unknown = sorted(set(self._disk.list(self.report.path)) - _KNOWN_NAMES)
@@ -185,6 +202,51 @@ class _Examination:
             self._note_damage(error)
             self.report.is_mixed = True
 
+    def _check_parts(self) -> None:
+        """Of a store with shards: every part that an epoch names which could be read with it."""
+        needed = self._needed_parts()
+        if not needed:
+            return
+        lineage = read_lineage(self._disk, self._inside(layout.MANIFEST_NAME))
+        partless: set[int] = set()
+        for name, epochs in sorted(needed.items()):
+            try:
+                read_part(self._disk, self.report.path, lineage, name)
+                self.report.parts += 1
+            except DamageError as error:
+                self._note_damage(error)
+                partless.update(epochs)
+        self.report.partless = sorted(partless)
+
+    def _needed_parts(self) -> dict[PartName, range]:
+        """The parts that epochs name, each with those that do: what is gone does not return."""
+        slots: dict[int, PartName] = {}
+        begins: dict[PartName, int] = {}
+        ends: dict[PartName, int] = {}
+        before = -1
+        for epoch in self.report.readable:
+            changes = self._part_changes.get(epoch, ())
+            if epoch - 1 != before:  # what the epochs before it did is not known
+                ends.update(dict.fromkeys(slots.values(), before))
+                slots, changes = {}, self._parts_at(epoch)
+            for slot, name in changes:
+                if slot in slots:
+                    ends[slots.pop(slot)] = epoch - 1
+                if name is not None:
+                    slots[slot] = name
+                    begins.setdefault(name, epoch)
+            before = epoch
+        ends.update(dict.fromkeys(slots.values(), before))
+        return {name: range(begin, ends[name] + 1) for name, begin in begins.items()}
+
+    def _parts_at(self, epoch: int) -> Sequence[_NamedSlot]:
+        """What the snapshot of an epoch says of parts."""
+        folder = self._inside(layout.SNAPSHOT_FOLDER)
+        with contextlib.closing(Snapshot.open(self._disk, folder, epoch)) as snapshot:
+            if PARTS not in snapshot.tables():
+                return ()
+            return [one for batch in snapshot.batches(PARTS) for one in _slots_in(batch)]
+
     def _check_declarations(self) -> None:
         """Count the tables; declarations whose epoch never came to be are no damage."""
         last, since = self.report.last_epoch, self._manifest.get("since", 0)
@@ -192,7 +254,8 @@ class _Examination:
         if since > last:
             self.report.notes.append(
                 f"{self._inside(layout.MANIFEST_NAME)}: declarations from epoch {since} on, which "
-                "never came to be: a migration was interrupted; opening the store to write ends it"
+                "never came to be: a migration, or a change of shards, was interrupted; opening "
+                "the store to write ends it"
             )
 
     def _head(self) -> Published | None:
@@ -312,6 +375,9 @@ class _Examination:
         self.report.epochs.append(epoch)
         if commit.input is not None:
             self.report.inputs.append(epoch)
+        if PARTS in commit.changes:
+            found = changes_in(frame.payload, meta_of(frame.payload), PARTS)
+            self._part_changes[epoch] = [one for _, batch in found for one in _slots_in(batch)]
         self.report.log_bytes += layout.RECORD_BYTES + frame.header.payload_length
 
     def _step_over(self, last_epoch: int | None) -> bool:
@@ -370,6 +436,13 @@ class _Examination:
         if head is not None and head.position.epoch < snapshot.epoch:
             what = "the log ends before it: older files were put back, or segments are missing"
             raise layout.damage(snapshot.path, 0, what)
+
+
+def _slots_in(batch: pa.RecordBatch) -> Iterator[_NamedSlot]:
+    """What changes of the table of parts, or a piece of its image, say of slots."""
+    for row in batch.to_pylist():
+        name = PartName(*(row[each] for each in PartName._fields))
+        yield row[SLOT], name if row.get(ALIVE, True) else None
 
 
 def _snapshot_files(disk: Disk, folder: str) -> Iterator[tuple[int, bool]]:

@@ -13,6 +13,8 @@
                                       after the epoch; the lock ends with its process
       readers/00000000000000000042.until.MICROSECONDS.TOKEN.lease   the same up to a time, for work
                                       that several processes share; it needs no lock
+      parts/00000000000000000042/*.part   of a store with shards: what the tasks of an epoch handed
+                                      over, see below
       *.new                           unfinished; removed when the store is next opened
 
 Records. Segment header, frame header, head slot, the head's identity, floor, snapshot header and
@@ -63,9 +65,16 @@ Payload: parts, then fewer than 64 zeros, each part of
     kind 5  input    as above; name empty: the events of the batch, to be run again by the code
     meta    {"source": [query id, batch id] or null, "rows": {table: changed rows}, "results": rows
             or null, "slots": {table: one more than the highest slot ever used}, "inlets": {name:
-            {"watermark_us": n or null, "arrivals": n, "held": true or false}}}; a frame with input
-            has also "input": rows and "fingerprint": the code's, or null; source, results and
-            inlets are left out when they are null or empty
+            {"watermark_us": n or null, "arrivals": n, "held": true or false}}}. An inlet with
+            "drops": n (only in stores that declare dataflows) is a change: what it held before
+            stays, without its first n rows, and what is held here comes behind it. Inlets of
+            dataflows are called "dataflow stream NAME" (held: its rows under way, with "__batch";
+            arrivals: its last whole batch) and "dataflow node NAME" (arrivals: the last batch that
+            it is done with; held: the rows of its window). A frame with input has also "input":
+            rows and "fingerprint": the code's, or null; source, results and inlets are left out
+            when they are null or empty. An inlet with a name of "\\0time " and the name of a
+            table is no stream's: its watermark is the time by which that table's rows expire. One
+            with a name of "\\0tick ", an inlet and a transaction has the time of its last tick
     plain   u32 rows, u16 description length, u16 zero, description, a byte per column that says the
             way it is written, then the columns; each of these begins at a multiple of 8, with
             zeros before it. Where the way has 128 a column begins with a bit per row that has a
@@ -123,6 +132,25 @@ whole.
     trailer magic "HGst", version, kind 1, u64 footer offset, u64 footer length, u64 footer checksum
             (xxh3_64, seed as for blocks), 24 zero bytes, u64 checksum; the file ends here
 
+Part: of a store with shards, whose rows are in no frame of the log. One file, written once.
+    header  magic "HGpt", version, kind 1, u64 epoch (that it was written for), u64 store, u64
+            lineage, u64 body length, u64 body checksum (xxh3_64, seed 0), u64 zero, u64 checksum:
+            this last one is the part's mark
+    body    u64 length, JSON {"tables": [[name, length with zeros], ...], "said": {...}}, zeros up
+            to a multiple of 64; then each table as an Arrow IPC stream with zeros likewise
+    A part is named SHARD-RUN-EPOCH-SHARE-ATTEMPT.part: the run is a number of the process that
+    commits, the attempt one of the task that wrote it, so that no two writers share a name. It
+    counts when the log names it: rows of the table "__parts", changed by the same frame that holds
+    the results.
+    Columns: shard (one more than the last is what all shards have), epoch, kind ("changes" or
+    "image", all rows of the shard at that epoch, perhaps in several files, which takes the
+    place of all changes up to it),
+    file, mark, bytes, digest (xxh3_64 over the digest before and the marks of the epoch, in their
+    order: what the shard's rows are), grown (JSON: by table, how many rows more it made).
+    Tables of "changes" and "image": "rows/SHARD/TABLE" have whole rows as they are now, "gone/
+    SHARD/TABLE" the keys of rows that are gone. Files in parts/work (events for tasks, rows that
+    travel, results) have the same form, are not synced, and go with their epoch.
+
 Manifest: JSON {"headgate": version, "checksum": 16 hex digits, "store": 16 hex digits, "lineage":
 16 hex digits, "carried": the last epoch that files of format 1 may hold or null, "manifest":
 declarations}; the checksum is xxh3_64 over the JSON of [version, store, lineage, carried,
@@ -154,6 +182,7 @@ FLOOR_MAGIC = b"HGfl"
 SNAPSHOT_MAGIC = b"HGsn"
 TRAILER_MAGIC = b"HGst"
 IDENTITY_MAGIC = b"HGid"
+PART_MAGIC = b"HGpt"
 
 SEGMENT_HEADER = struct.Struct("<4sHHQQqQQ8xQ")
 FRAME_HEADER = struct.Struct("<4sHHQqQQQQQ")
@@ -163,6 +192,7 @@ IDENTITY_RECORD = struct.Struct("<4sHHQQ32xQ")
 SNAPSHOT_HEADER = struct.Struct("<4sHHQqQQQQQ")
 SNAPSHOT_TRAILER = struct.Struct("<4sHHQQQ24xQ")
 PART_HEADER = struct.Struct("<HHIQ")
+PART_HEADER_RECORD = struct.Struct("<4sHHQQQQQQQ")
 _CHECKSUM = struct.Struct("<Q")
 _PREFIX = struct.Struct("<4sHH")
 COVERED_BYTES = RECORD_BYTES - _CHECKSUM.size
@@ -189,6 +219,8 @@ LOCK_NAME = "lock"
 LOG_FOLDER = "log"
 SNAPSHOT_FOLDER = "snapshots"
 LEASE_FOLDER = "readers"
+PARTS_FOLDER = "parts"
+WORK_FOLDER = "work"  # below that of parts
 SEGMENT_SUFFIX = ".log"
 SNAPSHOT_SUFFIX = ".snapshot"
 BLOCKS_SUFFIX = ".blocks"

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import xxhash
@@ -31,6 +30,7 @@ PIECE_BYTES_MAX = 8 << 20
 _FIRST_BUFFER_BYTES = 1 << 20
 PIECE_ROWS_MAX = 1 << 16
 _JOINED_BYTES_MAX = 1 << 12  # bytes that are cheaper to copy than to name
+_KNOWN_BYTES = 1 << 9  # a description that is kept, for one that is the same may come next
 _ZEROS = bytes(layout.ALIGNMENT_BYTES)
 # Made once: looking the options up, or making an encoder, takes longer than a short frame does.
 _IPC_OPTIONS = pa.ipc.IpcWriteOptions()
@@ -264,11 +264,12 @@ def _plain_meta(
 
 def inlet_meta(inlet: Inlet) -> dict[str, Any]:
     """An inlet without its held events."""
-    return {
+    found = {
         "watermark_us": inlet.watermark_us,
         "arrivals": inlet.arrivals,
         "held": inlet.held is not None,
     }
+    return found if inlet.drops is None else {**found, "drops": inlet.drops}
 
 
 def batches_of(held: pa.Table | None) -> list[pa.RecordBatch]:
@@ -281,8 +282,7 @@ def batches_of(held: pa.Table | None) -> list[pa.RecordBatch]:
     return held.to_batches() or [empty]
 
 
-@dataclass(frozen=True)
-class PayloadPart:
+class PayloadPart(NamedTuple):
     """One part of a payload."""
 
     kind: int
@@ -322,8 +322,16 @@ def meta_of(payload: pa.Buffer) -> dict[str, Any]:
     first = next((part for part in parts_of(payload) if part.kind == layout.PART_META), None)
     if first is None:
         raise ValueError("a payload has no meta")
-    found = json_of(first.body.to_pybytes())
-    return checked_meta({"source": None, "results": None, "inlets": {}, **found})
+    content = first.body.to_pybytes()
+    return dict(_known_meta(content)) if len(content) <= _KNOWN_BYTES else _read_meta(content)
+
+
+def _read_meta(content: bytes) -> dict[str, Any]:
+    return checked_meta({"source": None, "results": None, "inlets": {}, **json_of(content)})
+
+
+# Those of short epochs are much alike: many epochs are read at once, and no one changes a meta.
+_known_meta = lru_cache(maxsize=1 << 10)(_read_meta)
 
 
 def changes_in(
@@ -398,6 +406,7 @@ def inlets_of(payload: pa.Buffer, meta: Mapping[str, Any]) -> dict[str, Inlet]:
             watermark_us=fields["watermark_us"],
             held=pa.Table.from_batches(held[name]) if fields["held"] else None,
             arrivals=fields["arrivals"],
+            drops=fields.get("drops"),
         )
         for name, fields in meta["inlets"].items()
     }

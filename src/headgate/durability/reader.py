@@ -22,6 +22,8 @@ from headgate.durability.head import damaged_slots, read_head
 from headgate.durability.lineage import check_lineage, is_left_alone, no_manifest
 from headgate.durability.log_record import changes_in, commit_of, meta_of, results_of
 from headgate.durability.manifest import read_lineage, read_manifest, version_at
+from headgate.durability.named_parts import TABLE as PARTS
+from headgate.durability.named_parts import NamedParts
 from headgate.durability.replay import Replay
 from headgate.durability.retention import Hold, hold, hold_for, read_floor
 from headgate.durability.scan import FoundFrame, LogReader
@@ -76,6 +78,11 @@ class StoreReader:
         with accessing(folder):
             check_lineage(disk, folder, read_lineage(disk, file))
         return cls(folder, disk, manifest, held_from)
+
+    @property
+    def disk(self) -> Disk:
+        """Where the store's files are."""
+        return self._disk
 
     def last_epoch(self) -> int:
         """The newest published epoch, read anew at every call; 0 before the first commit."""
@@ -203,6 +210,13 @@ class StoreReader:
                 image = replay.image()
             return image if with_slots else image.drop_columns([SLOT])
 
+    def parts(self, epoch: int) -> NamedParts:
+        """The parts that the log of a sharded store names at an epoch."""
+        found = NamedParts()
+        rows = self.table(PARTS, epoch, with_slots=True)
+        found.restore(rows if rows.num_columns > 1 else None)
+        return found
+
     def _apply(self, replay: Replay, table: str, frame: FoundFrame) -> None:
         meta = meta_of(frame.payload)
         if "input" in meta:
@@ -219,7 +233,7 @@ class StoreReader:
     def _checked(self, table: str, epoch: int | None) -> int:
         """The epoch to read; InputError when the store has no such table or epoch."""
         tables = stored_names(self.declared(epoch))
-        if table not in tables:
+        if table not in tables and not table.startswith("__"):  # those are an engine's own
             raise InputError(f"no table {table!r} in {self.path}: it has {sorted(tables)}")
         last = self.last_epoch()
         first = self.first_epoch()

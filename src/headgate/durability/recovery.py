@@ -10,51 +10,19 @@ import contextlib
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
-
-import numpy as np
-import pyarrow as pa
 
 from headgate.durability import format as layout
-from headgate.durability.commit import (
-    ALIVE,
-    SLOT,
-    Commit,
-    Inlet,
-    Mark,
-    Receiver,
-    Recovered,
-    RowPlace,
-)
+from headgate.durability.commit import Commit, Inlet, Mark, Receiver, Recovered, moved
 from headgate.durability.format import Position
 from headgate.durability.head import Published
 from headgate.durability.log_record import changes_in, commit_of, inlets_of, meta_of
-from headgate.durability.replay import Replay
 from headgate.durability.scan import FoundFrame, LogReader, Tail, Torn, read_buffer
+from headgate.durability.short_changes import ImagePlace, ShortChanges
 from headgate.durability.snapshot import Snapshot, snapshot_epochs
-from headgate.errors import DamageError, DeclarationError, InputError
+from headgate.errors import DamageError, DeclarationError
 from headgate.io import Disk
 
 _COPY_BYTES = 4 << 20
-
-
-class _Image:
-    """The place of a table that no one else has a place for: its rows become an Arrow table."""
-
-    def __init__(self) -> None:
-        self._replay = Replay()
-
-    def reserve(self, slots: int) -> None:
-        self._replay.reserve(slots)
-
-    def insert(self, batch: pa.RecordBatch, epoch: int) -> None:
-        self._replay.insert(batch)
-
-    def apply(self, batch: pa.RecordBatch, epochs: int | np.ndarray) -> None:
-        self._replay.apply(batch)
-
-    def image(self) -> pa.Table:
-        return self._replay.image()
 
 
 class Rebuilt:
@@ -87,7 +55,7 @@ class Rebuilt:
         state.slots.update(mark.slots)
         for table in snapshot.tables():
             place = state._gathering(table).place
-            if isinstance(place, _Image):
+            if isinstance(place, ImagePlace):
                 for batch in snapshot.batches(table):
                     place.insert(batch, snapshot.epoch)
             else:
@@ -113,7 +81,7 @@ class Rebuilt:
         if meta["source"] is not None:
             query, batch = meta["source"]
             self.origins[query] = (batch, frame.header.epoch)
-        self.inlets.update(inlets_of(frame.payload, meta))
+        self.inlets = moved(self.inlets, inlets_of(frame.payload, meta))
         self.time_us = frame.header.time_us
         self.position = frame.end
         self.bytes += layout.RECORD_BYTES + frame.header.payload_length
@@ -123,7 +91,7 @@ class Rebuilt:
         found = self._gatherings.get(table)
         if found is None:
             given = None if self._receiver is None else self._receiver.place(table)
-            place = _Image() if given is None else given
+            place = ImagePlace() if given is None else given
             found = self._gatherings[table] = ShortChanges(place)
             place.reserve(self.slots.get(table, 0))
         return found
@@ -140,7 +108,7 @@ class Rebuilt:
         images = {
             table: gathering.place.image()
             for table, gathering in self._gatherings.items()
-            if isinstance(gathering.place, _Image)
+            if isinstance(gathering.place, ImagePlace)
         }
         mark = self._before_input or self.mark()
         return Recovered(
@@ -309,89 +277,3 @@ def _write_again(disk: Disk, folder: str, durable: Position, end: Position) -> N
         file.sync()
     finally:
         file.close()
-
-
-# --- short changes --------------------------------------------------------------------------------
-# Those of a table that follow each other go to their place as one batch: a store of many short
-# epochs would otherwise pay for every one of them what a whole batch costs. Invariant: after
-# `flush` the place holds what it would if each epoch had been applied by itself; and an epoch that
-# cannot be applied is named by its own file and offset, not by those gathered with it.
-
-SHORT_ROWS = 64
-_GATHERED_BYTES = 4 << 20
-
-
-class ShortChanges:
-    """The changes of one table on their way to its place.
-
-    Whole rows and new values of rows wait apart. The whole ones go first, so nothing may come to
-    them for a slot that has new values waiting.
-    """
-
-    def __init__(self, place: RowPlace) -> None:
-        self.place = place
-        self._rows: list[_Waiting] = []
-        self._values: list[_Waiting] = []
-        self._valued: set[int] = set()  # slots
-        self._bytes = 0
-
-    def add(self, frame: FoundFrame, batch: pa.RecordBatch) -> None:
-        """Take the changes of a frame, in the order of the frames."""
-        if batch.num_rows > SHORT_ROWS:
-            self.flush()
-            self._apply(frame, batch)
-            return
-        slots: list[int] = batch.column(SLOT).to_pylist()
-        is_update = ALIVE not in batch.schema.names
-        waiting = self._values if is_update else self._rows
-        is_other = bool(waiting) and not waiting[0].batch.schema.equals(batch.schema)
-        if is_other or (not is_update and not self._valued.isdisjoint(slots)):
-            self.flush()
-            waiting = self._values if is_update else self._rows
-        waiting.append(_Waiting(frame, batch))
-        if is_update:
-            self._valued.update(slots)
-        self._bytes += frame.header.payload_length  # all of it stays in memory until then
-        if self._bytes >= _GATHERED_BYTES:
-            self.flush()
-
-    def flush(self) -> None:
-        """Let everything taken so far be in its place."""
-        rows, values = self._rows, self._values
-        self._rows, self._values, self._valued, self._bytes = [], [], set(), 0
-        for waiting in (rows, values):
-            if len(waiting) < 2 or not self._apply_together(waiting):
-                for frame, batch in waiting:
-                    self._apply(frame, batch)
-
-    def _apply(self, frame: FoundFrame, batch: pa.RecordBatch) -> None:
-        with frame.decoding():
-            try:
-                self.place.apply(batch, frame.header.epoch)
-            except InputError as error:  # a row that no one could have written
-                raise ValueError(str(error)) from error
-
-    def _apply_together(self, waiting: list[_Waiting]) -> bool:
-        """Apply the last change of each slot; False when one of them is not as it should be."""
-        batches = [batch for _, batch in waiting]
-        epochs = np.array([frame.header.epoch for frame, _ in waiting], np.int64)
-        try:
-            whole = pa.concat_batches(batches)
-            last = _last_of_each(whole.column(SLOT).to_numpy())
-            epochs = np.repeat(epochs, [batch.num_rows for batch in batches])
-            self.place.apply(whole.take(pa.array(last)), epochs[last])
-        except Exception:  # whatever it is: one by one it comes again, with its place
-            return False
-        return True
-
-
-class _Waiting(NamedTuple):
-    frame: FoundFrame
-    batch: pa.RecordBatch
-
-
-def _last_of_each(slots: np.ndarray) -> np.ndarray:
-    """Where each slot stands for the last time, by ascending slots."""
-    _, first = np.unique(slots[::-1], return_index=True)
-    found: np.ndarray = len(slots) - 1 - first
-    return found

@@ -17,6 +17,7 @@ from typing import Any
 from headgate.durability import format as layout
 from headgate.durability.commit import Mark
 from headgate.durability.lineage import UNKNOWN, Lineage
+from headgate.durability.named_parts import remove_superseded
 from headgate.durability.snapshot import Snapshot, snapshot_epochs
 from headgate.errors import DamageError, InputError, LockedError, shown
 from headgate.io import Clock, Disk, Lock, read_file, replace_file
@@ -130,6 +131,7 @@ class Trimmer:
         if needed is not None:
             self._retire(needed.epoch)
             self._remove_segments(needed.segment)
+            self._removed += remove_superseded(self._disk, self._path, needed.epoch)
         return Trimmed(floor, tuple(self._removed))
 
     def thin(self, now_us: int, count: int = SNAPSHOTS_KEPT) -> None:
@@ -145,6 +147,7 @@ class Trimmer:
             needed = self._needed(kept, floor, now_us)
             if needed is not None:
                 self._retire(needed.epoch)
+                self._removed += remove_superseded(self._disk, self._path, needed.epoch)
         elif len(kept) > count and 0 not in self._at_work(now_us):
             self._retire(kept[-count].epoch)
 

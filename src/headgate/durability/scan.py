@@ -63,7 +63,7 @@ class _BadBytes(Exception):
         return layout.damage(self.file, self.offset, self.reason)
 
 
-class Window:
+class ScanWindow:
     """A file seen through one buffer that moves forward, so that short frames share a read."""
 
     def __init__(self, file: File, window_bytes: int) -> None:
@@ -102,6 +102,7 @@ class Cursor:
         self._window_bytes = window_bytes
         self._file: File | None = None
         self._next: int | None = None  # the segment after this one, when there is one
+        self._size = 0  # of the file, when it was looked at last
         self.position = position
 
     def close(self) -> None:
@@ -154,10 +155,13 @@ class Cursor:
             return False
         if self.position.offset == 0:
             self._segment_header()
-        size, following = self._opened().size(), self.position.epoch + 1
+        following = self.position.epoch + 1
         if following != self._next:  # a segment ends where the next one begins, whatever follows
-            if self.position.offset != size:
-                return self._before_end(size)
+            if self.position.offset < self._size:
+                return True
+            self._size = self._opened().size()  # it may have grown
+            if self.position.offset != self._size:
+                return self._before_end(self._size)
             if following == self.position.segment or not self._disk.exists(self.path(following)):
                 return False
         self.close()
@@ -174,7 +178,7 @@ class Cursor:
             self._file = self._disk.open(self.path(), "read")
         except FileNotFoundError:
             return False
-        self._window = Window(self._file, self._window_bytes)
+        self._window, self._size = ScanWindow(self._file, self._window_bytes), 0
         segments = layout.numbers_of(self._disk.list(self._folder), layout.SEGMENT_SUFFIX)
         place = bisect_right(segments, self.position.segment)
         self._next = segments[place] if place < len(segments) else None

@@ -41,6 +41,7 @@ from headgate.durability.lineage import UNKNOWN, Lineage
 from headgate.durability.log import SEGMENT_BYTES, LogWriter
 from headgate.durability.log_record import OpenFrame
 from headgate.durability.manifest import write_manifest
+from headgate.durability.named_parts import remove_unnamed
 from headgate.durability.reader import read_results
 from headgate.durability.recovery import Outcome, recover_store
 from headgate.durability.retention import Retention, Trimmed, Trimmer, is_due
@@ -389,12 +390,16 @@ class Store:
 
     def _tidy(self) -> None:
         """After a snapshot: give up what the policy does not keep."""
-        trimmer = Trimmer(self._disk, self.path, self.lineage)
-        now_us = self._clock.time_us()
         if self.retain is None:
-            trimmer.thin(now_us)
+            Trimmer(self._disk, self.path, self.lineage).thin(self._clock.time_us())
         else:
-            trimmer.trim(self.retain, self._synced_epoch, now_us)
+            self.trim()
+        self.sweep_parts()
+
+    def sweep_parts(self, known: Iterable[str] = ()) -> None:
+        """Remove parts of epochs since the last snapshot that no record names."""
+        epochs = range(self._snapshot_epoch + 1, self._synced_epoch + 1)
+        remove_unnamed(self._disk, self.path, self._reader, epochs, known)
 
     def trim(self, retain: Retention | None = None) -> Trimmed:
         """Remove what a policy, the store's own by default, does not keep and no reader needs."""
@@ -429,10 +434,9 @@ class Store:
             self._changed.notify_all()
             while self._syncing:
                 self._changed.wait()
-        for thing in (self._log, self._head):
-            if thing is not None:
-                with contextlib.suppress(OSError):
-                    thing.close()
+        for close in (one.close for one in (self._log, self._head) if one is not None):
+            with contextlib.suppress(OSError):
+                close()
         self._lock.release()
 
     def _opened(self) -> tuple[LogWriter, Mark]:

@@ -11,23 +11,26 @@ a row and that point, the engine stops: what is in memory is then in doubt, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
 from headgate.durability import Commit, Inlet
 from headgate.durability.plain_batches import PlainBatch
+from headgate.engine import periodic
 from headgate.engine.calls.few import FewCalls
 from headgate.engine.calls.keyed import keyed, keyed_few
 from headgate.engine.calls.values import FewEvents
 from headgate.engine.declaring.declarations import DeclaredStreams
+from headgate.engine.elsewhere import Elsewhere
 from headgate.engine.events import carried_kinds, with_nulls
 from headgate.engine.journal import EngineLock, Guard, Journal, OpenRecord
-from headgate.engine.memory import Memory
+from headgate.engine.memory import ALL_COLUMNS, Memory, Written
 from headgate.engine.metrics import Meter, StreamMetrics
-from headgate.engine.ordering import arranger_of, in_commit_order, latest_time_us
+from headgate.engine.ordering import Arranged, arranger_of, in_commit_order, latest_time_us
 from headgate.engine.origins import Applied, Caller, Origins
 from headgate.engine.reading import ahead_of_readers
 from headgate.engine.rerun import Border, check_same_results, is_code_changed, read_terms
@@ -40,13 +43,15 @@ from headgate.engine.results import (
     with_epoch,
 )
 from headgate.engine.straight_path import Plain, StraightBatch, StraightPath, straight_of
+from headgate.engine.straight_results import Made
 from headgate.engine.stream import Idle, Streams, check_flush, latest_seen_us
 from headgate.engine.terms import Origin, Terms
+from headgate.execution.expiring import Expiring
 from headgate.execution.program import Program
 from headgate.io import Clock
 from headgate.isolation.levels import Execution, Executor
 from headgate.parallel.figures import Figures
-from headgate.state.spaces import EventRows
+from headgate.state.spaces import EventRows, Slots
 from headgate.transactions import Transaction
 
 NO_BORDER = Border()
@@ -58,6 +63,21 @@ class Processed(NamedTuple):
     results: pa.Table
     epoch: int
     rows: EventRows  # the event row that each result is of
+
+
+class Changed(NamedTuple):
+    """The slots that an epoch changed, by table; any column of their rows may be another."""
+
+    changed: Mapping[str, Slots]
+    written: Written = ALL_COLUMNS
+
+
+class Lazy(Protocol):
+    """Results that are made one batch when somebody asks."""
+
+    num_rows: int
+
+    def batch(self) -> pa.RecordBatch: ...
 
 
 class Called(NamedTuple):
@@ -84,6 +104,7 @@ class Batches:
         declared: DeclaredStreams,
         *,
         logs_input: bool,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         self.engine: object = None
         self._memory, self._journal, self._guard, self._lock = memory, journal, guard, lock
@@ -91,12 +112,14 @@ class Batches:
         self._now = clock.monotonic
         self._declared = declared
         self._logs_input = logs_input  # weak recovery: the input, not what it changed
+        self._elsewhere = elsewhere
         self._is_rerunning = False
         self.streams: Streams = Streams(memory)
         self.origins: Origins = Origins(memory, journal)
         self.idle: Idle = Idle(self.flush, clock)
         self.executors: dict[tuple[Any, ...], Executor] = {}
         self._few: dict[Transaction, FewCalls] = {}
+        self.expiry = self.streams.expiry
 
     # --- what comes in ------------------------------------------------------------------------
 
@@ -141,7 +164,7 @@ class Batches:
             self.streams.note(terms, terms.inlet_name(None))
             if isinstance(events, FewEvents):
                 few = self._few_calls(terms)
-                if few.is_able and not self._logs_input:
+                if few.is_able and not self._logs_input and self._elsewhere is None:
                     with few:
                         return self._run_few(terms, few, events)
                 events = events.table(terms.route.transactions[0])
@@ -172,11 +195,8 @@ class Batches:
         """Run the logged input of an epoch through the same code; nothing is logged."""
         terms = read_terms(commit, known)
         changed = is_code_changed(commit, terms, accept=accept)
-        self._is_rerunning = True
-        try:
+        with self.rerunning():
             results, _, _ = self.process(terms, pa.Table.from_batches([given]), commit.origin)
-        finally:
-            self._is_rerunning = False
         if not changed:
             check_same_results(commit, results)
 
@@ -189,6 +209,8 @@ class Batches:
 
     def explain(self, terms: Terms, events: pa.Table) -> Figures:
         """The figures of the graph these events would make now, none of them held back."""
+        if self._elsewhere is not None:
+            self._elsewhere.refuse("explain, which plans threads of one process,")
         free = terms if terms.watermark_us is None else replace(terms, watermark_us=None)
         with self._lock, self._guard.running():
             executor = self.executor(terms.route.transactions)
@@ -215,36 +237,53 @@ class Batches:
         """
         executor, meter = self.executor(terms.route.transactions, terms.updates), self._meter(terms)
         program, inlet, began = executor.program, terms.inlet_name(origin), self._now()
-        if flushed is None and inlet not in self._memory.inlets and not self._logs_input:
+        is_here = self._elsewhere is None and not self._logs_input
+        if flushed is None and inlet not in self._memory.inlets and is_here:
             path = straight_of(terms, executor)
             plain = path.take(events) if path is not None else None
-            if path is not None and plain is not None:
+            is_quiet = plain is None or self.expiry.is_quiet(program, plain.latest)
+            if path is not None and plain is not None and is_quiet:
                 return self._process_plain(path, plain, terms, origin, began, later=later)
-        arranged = arranger_of(terms, program).arrange(events, self._memory.inlets.get(inlet))
-        inlets = dict(flushed or {})
+        inlet = inlet if flushed is None else next(iter(flushed))
+        arranger, known = arranger_of(terms, program), self._memory.inlets
+        arranged, ticked = periodic.arrange(arranger, events, known.get(inlet), inlet, known)
+        inlets = {**(flushed or {}), **ticked}
         if arranged.state is not None:
             inlets[inlet] = arranged.state
+        inlets |= self.expiry.moved(program, arranged.horizon)
         ordered, epoch = self._now(), self._memory.epoch + 1
         with self._guard.all_or_stopped():
-            program.resolve(arranged.works)
-            execution = executor.execute(
-                arranged.works, arranged.order, arranged.route, epoch, terms.scheme,
-                terms.isolation, terms.record is not None,
-            )  # fmt: skip
+            expiring = self.expiry.of_batch(program, arranged)
+            execution = self._execute(terms, arranged, executor, epoch, expiring)
             arranged = in_commit_order(arranged, execution, terms)
             batch, tally = build_results(terms, arranged, execution, program)
             border = self._border(events, terms, flushed is not None)
             rows, results = event_rows(arranged), with_epoch(batch, epoch)
             known = self._memory.calls.note(keyed(events, rows, results))
+            known.update(execution.named)
             executed = self._now()
             self._commit(execution, batch, origin, inlets, border, known, meter, later=later)
         if not self._is_rerunning:
             latest_us, times = latest_seen_us(terms, arranged, batch), (began, ordered, executed)
             meter.note_batch(tally, latest_us, times, is_flush=flushed is not None)
             self.origins.note(origin, batch, tally, epoch, meter.name, inlet)
+            self.expiry.note(expiring)
             if flushed is None:
                 self.idle.note(terms, inlet, self._memory.inlets)
         return Processed(results, epoch, rows)
+
+    def _execute(
+        self, terms: Terms, arranged: Arranged, executor: Executor, epoch: int,
+        expiring: Expiring | None,
+    ) -> Execution:  # fmt: skip
+        """Run an arranged batch over the rows of this process, or where its rows are."""
+        if self._elsewhere is not None:
+            return self._elsewhere.execute(terms, arranged, executor, epoch)
+        executor.program.resolve(arranged.works)
+        return executor.execute(
+            arranged.works, arranged.order, arranged.route, epoch, terms.scheme,
+            terms.isolation, terms.record is not None, expiring,
+        )  # fmt: skip
 
     def _process_plain(
         self,
@@ -258,6 +297,7 @@ class Batches:
     ) -> Processed:
         """The same for a batch that goes the straight path."""
         meter, inlet = self._meter(terms), terms.inlet_name(origin)
+        moved = self.expiry.moved(path.program, plain.latest)
         ordered, epoch, begun = self._now(), self._memory.epoch + 1, None
         with self._guard.all_or_stopped():
             if path.is_long(plain):
@@ -268,12 +308,12 @@ class Batches:
             executed = self._now()
             if begun is not None:
                 behind = later or begun.is_beside
-                self._commit(ran, None, origin, {}, NO_BORDER, {}, meter, begun, later=behind)
+                self._commit(ran, None, origin, moved, NO_BORDER, {}, meter, begun, later=behind)
                 made = ran.made()
             else:
                 made = ran.made()
                 logged = None if self._journal.store is None else ran.logged(made)
-                self._commit(ran, logged, origin, {}, NO_BORDER, {}, meter, later=later)
+                self._commit(ran, logged, origin, moved, NO_BORDER, {}, meter, later=later)
         meter.note_batch(made.tally, plain.latest, (began, ordered, executed))
         self.origins.note(origin, made, made.tally, epoch, meter.name, inlet)
         self.idle.note(terms, inlet, self._memory.inlets)
@@ -298,13 +338,13 @@ class Batches:
 
     def _commit(
         self,
-        execution: Execution | StraightBatch,
+        execution: Execution | StraightBatch | Changed,
         batch: pa.RecordBatch | PlainBatch | None,
         origin: Origin | None,
         inlets: Mapping[str, Inlet],
         border: Border,
         known: Mapping[str, pa.RecordBatch],
-        meter: Meter,
+        meter: Meter | None,
         begun: OpenRecord | None = None,
         *,
         later: bool,
@@ -331,6 +371,67 @@ class Batches:
         began = self._now()
         self._guard.wait(epoch)
         self._meter(terms).steps["sync"].note(self._now() - began)
+
+    # --- for dataflows ------------------------------------------------------------------------
+
+    def attempt(
+        self, terms: Terms, events: pa.Table, epoch: int
+    ) -> tuple[pa.RecordBatch, Mapping[str, Slots]]:
+        """Run events as a part of an epoch that commits later: their results, the slots changed."""
+        executor = self.executor(terms.route.transactions, terms.updates)
+        program = executor.program
+        arranged = arranger_of(terms, program).arrange(events, None)
+        with self._guard.all_or_stopped():
+            program.resolve(arranged.works)
+            execution = executor.execute(
+                arranged.works, arranged.order, arranged.route, epoch, terms.scheme, terms.isolation
+            )
+            arranged = in_commit_order(arranged, execution, terms)
+            batch, _ = build_results(terms, arranged, execution, program)
+        return batch, execution.changed
+
+    def attempt_plain(
+        self, terms: Terms, events: pa.Table, epoch: int
+    ) -> tuple[pa.Table, Made, Mapping[str, Slots]] | None:
+        """The same by the straight path, where the events are plain; else None, and nothing ran.
+
+        The events come back as they ran: in order, in one piece.
+        """
+        path = straight_of(terms, self.executor(terms.route.transactions, terms.updates))
+        plain = None if path is None else path.take(events)
+        if path is None or plain is None:
+            return None
+        with self._guard.all_or_stopped():
+            ran = path.run(plain, epoch)
+            return plain.events, ran.made(), ran.changed
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether there is a store, and so somebody who reads what is logged."""
+        return self._journal.store is not None
+
+    def commit_flow(
+        self,
+        changed: Mapping[str, Slots],
+        results: Lazy | None,
+        origin: Origin | None,
+        inlets: Mapping[str, Inlet],
+        border: Border,
+    ) -> None:
+        """Commit what executions of a dataflow did as one epoch, but for the wait for its sync."""
+        logged = None if results is None or not self.is_durable else results.batch()
+        self._commit(Changed(changed), logged, origin, inlets, border, {}, None, later=False)
+        if not self.is_durable and results is not None:
+            self._memory.keep_results(results)
+
+    @contextlib.contextmanager
+    def rerunning(self) -> Iterator[None]:
+        """What runs inside is in the log already."""
+        self._is_rerunning = True
+        try:
+            yield
+        finally:
+            self._is_rerunning = False
 
     # --- what was seen ------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import pyarrow as pa
 
@@ -33,6 +33,7 @@ from headgate.engine.rerun import check_recovery
 from headgate.engine.results import Result
 from headgate.engine.stream import EngineStream
 from headgate.engine.terms import Options, Routes, understood, with_options, words_key
+from headgate.errors import InputError
 from headgate.io import Clock, Disk, RealClock
 from headgate.isolation.levels import Recording
 from headgate.parallel.decision import Decision
@@ -40,10 +41,15 @@ from headgate.parallel.figures import Figures
 from headgate.query.answer import Answer
 from headgate.query.sql import Parameters
 from headgate.state.display import html_table, names
+from headgate.state.flowing import DeclaredStream
+from headgate.state.row_history import with_histories
 from headgate.state.table import Table
 from headgate.transactions import Transaction, by_name, find_table, find_transaction
 
 if TYPE_CHECKING:
+    from headgate.dataflow.handles import FlowStream
+    from headgate.dataflow.nodes import Dataflow
+    from headgate.dataflow.streams import Stream
     from headgate.spark.sink import Sink
 
 LOG = logging.getLogger("headgate.engine")
@@ -59,7 +65,10 @@ def open_engine(
     recovery: str = "strong",
     changed_code: str = "refuse",
     migrations: Iterable[Migration] = (),
+    dataflows: Dataflow | Iterable[Dataflow] = (),
     takeover: bool = False,
+    spark: Any = None,
+    shards: int | None = None,
     disk: Disk | None = None,
     clock: Clock | None = None,
 ) -> Engine:
@@ -70,9 +79,12 @@ def open_engine(
     which past epochs to keep; None keeps all. `recovery` is "strong" (the log holds changed rows)
     or "weak" (it holds the input, which is run again; refused when the code has changed since,
     unless `changed_code="accept"`). `migrations` lead from what the store declares to what this
-    program does; those that the store has not seen are applied first, each as one epoch. With
+    program does; those that the store has not seen are applied first, each as one epoch.
+    `dataflows` are graphs of nodes that streams join; what they have under way goes on. With
     `takeover` an engine of this process that has the store open is stopped and gives it free, so
-    that a cell of a notebook can run twice; a program that would be refused is, before that.
+    that a cell of a notebook can run twice; a program that would be refused is, before that. With
+    `spark` and `shards` rows are in so many shards and batches run in tasks of that session, with
+    the same results; what is not there for shards yet is refused.
 
     >>> accounts = Table("accounts", "id bigint, balance double", key="id")
     >>> with open_engine(None, tables=[accounts]) as engine:
@@ -82,10 +94,19 @@ def open_engine(
     opening.check_place(path, retain)
     check_recovery(recovery, changed_code)
     clock = clock or RealClock()
-    named = by_name(tables, "table", Table)
+    named = with_histories(by_name(tables, "table", Table).values())
     functions = by_name(transactions, "transaction", Transaction)
     is_weak, accepts = recovery == "weak", changed_code == "accept"
-    program = opening.Newcomer(named, functions, checked(migrations), is_weak, accepts, disk)
+    said = (path, recovery, migrations, dataflows, disk)
+    elsewhere = opening.elsewhere_of(spark, shards, said)
+    flows = None
+    if dataflows != ():
+        from headgate.dataflow.declared import declare  # a door upward: dataflow/ stands above us
+
+        flows = declare(dataflows, named, functions)
+        functions = dict(flows.transactions)
+    asked = checked(migrations)
+    program = opening.Newcomer(named, functions, asked, is_weak, accepts, disk, flows, elsewhere)
     open_journal = functools.partial(Journal.open, path, disk, clock, durability, retain)
     journal = opening.open_owned(open_journal, path, disk, program.judge if takeover else None)
     journal = migrated(journal, open_journal, program.migrations, list(named.values()), clock)
@@ -118,7 +139,7 @@ class Engine:
     def __init__(
         self,
         journal: Journal,
-        program: opening.Newcomer,
+        program: Any,  # opening.Newcomer, whose insides no user's type checker need know
         clock: Clock,
     ) -> None:
         self._is_closed = True  # until it is whole
@@ -128,6 +149,7 @@ class Engine:
         self._is_weak, self._declared = parts.is_weak, parts.declared
         self._batches, self._executors = parts.batches, parts.batches.executors
         self._loading, self._reading = parts.loading, parts.reading
+        self._flows = parts.flows
         self.tables: dict[str, Table] = parts.tables
         self.transactions: dict[str, Transaction] = parts.transactions
         self.calls: Calls = parts.calls
@@ -135,6 +157,8 @@ class Engine:
         self._getters: dict[Any, Getter] = {}  # by name and by identity of our tables
         parts.batches.engine = self
         parts.begin(program)
+        if self._flows is not None:
+            self._flows.resume()
         self._is_closed = False
         opening.note(self)
         LOG.info("opened %r", self)
@@ -156,7 +180,7 @@ class Engine:
 
     def counts(self) -> dict[str, int]:
         """How many rows each table has at this moment."""
-        return {name: len(rows) for name, rows in self._memory.rows.items()}
+        return self._memory.counts()
 
     # --- loading ------------------------------------------------------------------------------
 
@@ -173,9 +197,19 @@ class Engine:
 
     # --- streams ------------------------------------------------------------------------------
 
+    @overload
+    def stream(self, transaction: Stream) -> FlowStream: ...
+
+    @overload
+    def stream(self, transaction: Routes, **options: Unpack[Options]) -> EngineStream: ...
+
     @with_options
-    def stream(self, transaction: Routes, **options: Unpack[Options]) -> EngineStream:
+    def stream(
+        self, transaction: Routes | Stream, **options: Unpack[Options]
+    ) -> EngineStream | FlowStream:
         """Events of one kind: what they run, and what else is said of them.
+
+        Of a stream that a dataflow declares there is nothing else to say: its handle.
 
         `transaction` is one of the engine's or its name, or several by the values of the column
         `route_by`: {value: transaction}. The same words give the same stream.
@@ -188,7 +222,34 @@ class Engine:
         says what events may see of each other, `scheme` and `threads` how a batch is shared, and
         `name` tells streams apart that run the same.
         """
+        if isinstance(transaction, DeclaredStream):
+            return self._flow_stream(transaction, options)
         return self._stream(transaction, options)
+
+    def push(self, stream: Stream | str, rows: Any) -> pa.Table:
+        """Hand rows to a source of a dataflow, and return when all that they started is durable.
+
+        What comes back is what the executions recorded: one row for each, under its node's name,
+        and the rows of all streams that they gave. Rows of a batch that is not whole yet wait.
+        """
+        found: pa.Table = self._running_flows().push(stream, rows)
+        return found
+
+    def _flow_stream(self, stream: Any, options: Options) -> FlowStream:
+        if options:
+            raise InputError(
+                f"a stream of a dataflow has no options such as {next(iter(options))!r} here: say "
+                "it in hg.Stream(...)"
+            )
+        found: FlowStream = self._running_flows().handle(stream, self)
+        return found
+
+    def _running_flows(self) -> Any:
+        if self._flows is None:
+            raise InputError(
+                "this engine has no dataflow; hand it in: hg.open(..., dataflows=[flow])"
+            )
+        return self._flows
 
     def _stream(self, transaction: Routes, options: Options) -> EngineStream:
         """The stream of what was said: the same words mean the same one, found in one look."""
@@ -235,19 +296,23 @@ class Engine:
         return stream.run(events, batch_size=batch_size, record=record)
 
     @with_options
-    def sink(self, transaction: Routes, **options: Unpack[Options]) -> Sink:
+    def sink(self, transaction: Routes | Stream, **options: Unpack[Options]) -> Sink:
         """The function to hand to `writeStream.foreachBatch`: each micro-batch exactly once.
 
         The short form of `engine.stream(transaction, ...).sink()`.
         """
+        if isinstance(transaction, DeclaredStream):
+            return self._flow_stream(transaction, options).sink()
         return self._stream(transaction, options).sink()
 
     @with_options
-    def flush(self, transaction: Routes, **options: Unpack[Options]) -> pa.Table:
+    def flush(self, transaction: Routes | Stream, **options: Unpack[Options]) -> pa.Table:
         """Run the events that `run` with the same options holds back, as if time had passed.
 
         The short form of `engine.stream(transaction, ...).flush()`.
         """
+        if isinstance(transaction, DeclaredStream):
+            return self._flow_stream(transaction, options).flush()
         return self._stream(transaction, options).flush()
 
     @with_options
@@ -366,10 +431,14 @@ class Engine:
             return
         self.calls.close()
         self._batches.idle.close()
+        if self._flows is not None:
+            self._flows.rest(reason)
         with self._lock:
             if self._is_closed:
                 return
             self._is_closed = True
+            if self._flows is not None:
+                self._flows.close()
             try:
                 self._journal.close()
             finally:

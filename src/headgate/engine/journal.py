@@ -18,7 +18,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -37,7 +37,7 @@ from headgate.durability import (
     check_durability,
 )
 from headgate.engine.metrics import Meter, Stopwatch
-from headgate.errors import InvariantError, StoreError, describe, forked
+from headgate.errors import InputError, InvariantError, StoreError, describe, forked
 from headgate.io import Clock, Disk, RealClock
 
 STORE_LOG = logging.getLogger("headgate.store")
@@ -45,6 +45,7 @@ ENGINE_LOG = logging.getLogger("headgate.engine")
 CLOSED = "it was closed"
 FRAMES_AHEAD_MAX = 8  # epochs that a run may be ahead of the disk
 FRAMES_TOGETHER = 4  # so many are synced together, though more may wait
+GIVE_WAY_SECONDS = 50e-6  # enough for a thread that waits for a lock to wake up
 SNAPSHOT_LOG_BYTES = 256 << 20  # recovery replays at most about this much log
 
 
@@ -325,10 +326,16 @@ class EngineLock:
     def __init__(self, guard: Guard) -> None:
         self._check = guard.check_process
         self._lock = threading.RLock()
+        self._waiting = 0  # about how many threads want it
 
     def acquire(self, blocking: bool = True) -> bool:
         self._check()
         return self._lock.acquire(blocking)
+
+    def give_way(self) -> None:
+        """Let a thread have it that waits for it; who just released it would be faster."""
+        if self._waiting:
+            threading.Event().wait(GIVE_WAY_SECONDS)
 
     def release(self) -> None:
         self._lock.release()
@@ -340,7 +347,12 @@ class EngineLock:
 
     def __enter__(self) -> None:
         self._check()
-        self._lock.acquire()
+        if not self._lock.acquire(blocking=False):
+            self._waiting += 1
+            try:
+                self._lock.acquire()
+            finally:
+                self._waiting -= 1
 
     def __exit__(self, *exception: object) -> None:
         self._lock.release()
@@ -371,6 +383,7 @@ class Guard:
         self._journal = journal
         self._process = os.getpid()
         self.reason: str | None = None
+        self._inside: set[int] = set()  # threads that are in a function of the user
         self.publish: Callable[[int], None] = _nobody  # an epoch is durable: show it
         self.hide: Callable[[], None] = _nobody  # the engine is stopped: show nothing
         self.leave: Callable[[], None] = _nobody  # this is a child: what was read is not ours
@@ -383,7 +396,7 @@ class Guard:
         """Refuse to go on when the engine is stopped, or belongs to another process."""
         self.check_process()
         if self.reason is not None:
-            raise StoreError(f"the engine is stopped: {_advised(self.reason)}")
+            raise stopped(self.reason)
 
     @property
     def is_of_parent(self) -> bool:
@@ -410,10 +423,35 @@ class Guard:
     def _show(self, epoch: int) -> None:
         self.publish(epoch)
 
+    def check_entry(self) -> None:
+        """As `check`, for who would change something; refused in a function that the engine runs.
+
+        The lock would let its thread in, in the middle of a batch.
+        """
+        self.check()
+        if self._inside and threading.get_ident() in self._inside:
+            raise InputError(
+                "a function that the engine runs cannot hand the same engine work, which would "
+                "come in the middle of its batch: a procedure has `tx` as its one way to tables, a "
+                "transaction its rows; give the rows to a stream, or call when it has ended"
+            )
+
     def running(self) -> AbstractContextManager[None]:
         """For `with`, where the engine must go on for what follows."""
-        self.check()
+        self.check_entry()
         return _NOTHING
+
+    @contextlib.contextmanager
+    def inside(self) -> Iterator[None]:
+        """A user's function runs in this thread, perhaps one that another started."""
+        mine = threading.get_ident()
+        is_first = mine not in self._inside
+        self._inside.add(mine)
+        try:
+            yield
+        finally:
+            if is_first:
+                self._inside.discard(mine)
 
     def all_or_stopped(self) -> AbstractContextManager[None]:
         """From the first changed row to the log record: a failure in between stops the engine."""
@@ -427,6 +465,11 @@ class Guard:
             self.stop(f"epoch {epoch} did not become durable ({describe(error)})")
             raise
         self.publish(epoch)
+
+
+def stopped(reason: str) -> StoreError:
+    """What is told to whoever asks an engine that does not go on."""
+    return StoreError(f"the engine is stopped: {_advised(reason)}")
 
 
 def _advised(reason: str) -> str:

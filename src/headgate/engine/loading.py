@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.durability import ALIVE, SLOT, Commit
+from headgate.engine.elsewhere import Elsewhere
 from headgate.engine.events import as_table, complete_rows, defaults_of
 from headgate.engine.journal import Guard, Journal
 from headgate.engine.memory import Memory
@@ -18,9 +19,11 @@ from headgate.kernels.building import build_check, first_failure
 from headgate.kernels.pointers import address
 from headgate.state.columns import to_stored
 from headgate.state.integrity import violations
+from headgate.state.row_history import ENDING
 from headgate.state.rows import TableRows
 from headgate.state.strings import StringPool
 from headgate.state.table import Constraint, Table, Unique
+from headgate.state.version_rows import VersionRows
 
 MODES = ("once", "missing", "skip")
 OFFENDERS_SHOWN = 3
@@ -36,7 +39,9 @@ class Loading:
         guard: Guard,
         clock: Clock,
         declare: Callable[[], None],
+        elsewhere: Elsewhere | None = None,
     ) -> None:
+        self._elsewhere = elsewhere
         self._memory = memory
         self._journal = journal
         self._guard = guard
@@ -46,14 +51,21 @@ class Loading:
     def load(self, name: str, given: Any, mode: str) -> int:
         """See `Engine.load`."""
         check_mode(mode)
+        if self._elsewhere is not None:
+            return self._elsewhere.load(name, given, mode, self._commit_placed)
         memory, rows = self._memory, self._memory.rows[name]
+        if isinstance(rows, VersionRows):
+            raise InputError(
+                f"load {name!r}: transactions make these rows, versions of those of "
+                f"{name.removesuffix(ENDING)!r}; load that one"
+            )
         complete = read_rows(rows.table, given)
         if mode == "missing":
             complete = absent_rows(rows, complete)
         elif memory.is_loaded(name) or len(rows):
             check_rows(rows.table, complete)
             if mode == "once" and complete.num_rows and not memory.is_loaded(name):
-                raise made_by_events(rows)
+                raise made_by_events(name, len(rows))
             return 0
         slots = fill(rows, complete, memory.epoch + 1, memory.rows)
         if slots:
@@ -74,6 +86,17 @@ class Loading:
         rows.created = []  # to the next batch they are rows that were there
         self._guard.wait(memory.epoch)
 
+    def _commit_placed(self, name: str, changes: Mapping[str, pa.RecordBatch]) -> None:
+        """Commit rows that are elsewhere: what the log is to name."""
+        memory = self._memory
+        with self._guard.all_or_stopped():
+            memory.loaded.setdefault(memory.storages[name].name, memory.epoch + 1)
+            self._declare()
+            commit = Commit(memory.epoch + 1, self._clock.time_us(), changes=changes)
+            self._journal.append(commit, later=False)
+            memory.advance(None, {}, {})
+        self._guard.wait(memory.epoch)
+
 
 def check_mode(mode: Any) -> None:
     """Refuse a mode that is none."""
@@ -84,9 +107,8 @@ def check_mode(mode: Any) -> None:
         )
 
 
-def made_by_events(rows: TableRows) -> InputError:
+def made_by_events(name: str, count: int) -> InputError:
     """The error for a first load of a table that has rows already."""
-    name, count = rows.table.name, len(rows)
     return InputError(
         f"load {name!r}: the table was never loaded, but events made {count:,} "
         f"{'row' if count == 1 else 'rows'} of it before: load it before the first events, or say "
@@ -100,6 +122,11 @@ def read_rows(table: Table, given: Any) -> pa.Table:
     where = f"load {table.name!r}"
     found = as_table(given, table.schema, where, absent=defaults_of(table))
     return complete_rows(found, table, where)
+
+
+def refuse_columns(table: Table, columns: pa.Schema) -> None:
+    """Refuse rows of such columns, whatever is in them; it takes no row to see it."""
+    TableRows(table, StringPool()).load(read_rows(table, columns.empty_table()), 1)
 
 
 def check_rows(table: Table, given: pa.Table) -> None:

@@ -19,8 +19,10 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.durability import ALIVE, SLOT, Commit, Inlet, Recovered
-from headgate.durability.commit import Changes, Forgotten, pieces_in
+from headgate.durability.commit import Changes, Forgotten, moved, pieces_in
 from headgate.durability.describing import BatchShape, texts_of
+from headgate.durability.named_parts import TABLE as PARTS
+from headgate.durability.named_parts import NamedParts
 from headgate.durability.plain_batches import PlainBatch, Texts
 from headgate.engine.calls.keyed import TABLE as CALLS
 from headgate.engine.calls.keyed import KeyedCalls
@@ -30,11 +32,13 @@ from headgate.query.replica import Replica
 from headgate.state import index
 from headgate.state.layout import HEADER_ALIVE, WORD_BYTES, Field
 from headgate.state.ordered import make_indexes
+from headgate.state.row_history import versions_of
 from headgate.state.rows import TableRows, bytes_of, field_values
 from headgate.state.spaces import Slots, Words
 from headgate.state.stored_names import Storage, Storages
 from headgate.state.strings import StringPool
 from headgate.state.table import Table
+from headgate.state.version_rows import VersionRows
 
 # By table: the columns that the batch may have written, where not all of them may be. A row that
 # was there can be deleted and created anew by a batch, with the defaults in all columns: a list
@@ -50,17 +54,21 @@ SNAPSHOT_CHUNK_ROWS = 1 << 16
 class Memory:
     """The tables of one engine and all else that an epoch changes; used under the engine's lock."""
 
-    def __init__(self, tables: Mapping[str, Table], storages: Storages) -> None:
+    def __init__(
+        self, tables: Mapping[str, Table], storages: Storages, *, is_elsewhere: bool = False
+    ) -> None:
         self.storages = storages
+        self._is_elsewhere = is_elsewhere  # the rows of the tables are
         self.epoch = 0
         self.pool = StringPool()
-        self.rows = {name: TableRows(table, self.pool) for name, table in tables.items()}
+        self.rows = _rows_of(tables, self.pool)
         self._changes = {
             name: ChangedRows(rows, storages[name]) for name, rows in self.rows.items()
         }
         self.replica = Replica(self, tables)
-        self.restoring = Restoring(self.rows, storages)
+        self.restoring = Restoring({} if is_elsewhere else self.rows, storages)
         self.calls = KeyedCalls()
+        self.parts = NamedParts()  # of an engine whose rows are in shards
         self._dropped: list[str] = []  # tables in the files that are declared no more
         # Tables that were loaded, by their names in the files, and the epoch of it.
         self.loaded: dict[str, int] = {}
@@ -82,11 +90,14 @@ class Memory:
         self.inlets = dict(recovered.inlets)
         self.restoring.end()
         self.calls.restore(recovered.images.get(CALLS))
+        self.parts.restore(recovered.images.get(PARTS))
         for stored, count in recovered.slots.items():
             name = self.storages.declared(stored)
             if name is None:
                 self._dropped.append(stored)
-            elif name != CALLS:
+            elif name == PARTS:
+                self.parts.count = max(self.parts.count, count)
+            elif name != CALLS and not self._is_elsewhere:
                 self.rows[name].note_used(count)
 
     def apply(self, commit: Commit) -> None:
@@ -98,6 +109,8 @@ class Memory:
                 batch = given.arrow() if isinstance(given, PlainBatch) else given
                 if name == CALLS:
                     self.calls.restore(batch)
+                elif name == PARTS:
+                    self.parts.restore(batch)
                 elif name is not None:
                     changed.setdefault(name, []).append(self._patch(name, batch, commit.epoch))
         together = {name: np.concatenate(slots) for name, slots in changed.items()}
@@ -124,7 +137,8 @@ class Memory:
         self.epoch += 1
         if origin is not None:
             self.origins[origin[0]] = (origin[1], self.epoch)
-        self.inlets.update(inlets)
+        if inlets:
+            self.inlets = moved(self.inlets, inlets)
         for name, slots in changed.items():
             self.rows[name].note_changed(slots)
         self.replica.note(self.epoch, changed, gathered or {})
@@ -179,6 +193,11 @@ class Memory:
             for name, pieces in gathered.items()
         }
 
+    def counts(self) -> dict[str, int]:
+        """How many rows each table has, here and in shards."""
+        placed = self.parts.counts()
+        return {name: len(rows) + placed.get(name, 0) for name, rows in self.rows.items()}
+
     def image(self, name: str, slots: range, words: Words) -> dict[str, pa.Array]:
         """Copy the rows in these slots as they are; columns of texts come beside, as texts: their
         codes in the rows are those of this pool."""
@@ -206,6 +225,16 @@ class Memory:
         images = {storages[name].name: _image(rows, storages) for name, rows in self.rows.items()}
         images.update({stored: iter(()) for stored in self._dropped})
         return {**images, CALLS: self.calls.image()} if self.calls.count else images
+
+
+def _rows_of(tables: Mapping[str, Table], pool: StringPool) -> dict[str, TableRows]:
+    """Rows for each table; those of versions have no index."""
+    kept = [versions_of(table) for table in tables.values()]
+    names = {one.name for one in kept if one is not None}
+    return {
+        name: VersionRows(table, pool) if name in names else TableRows(table, pool)
+        for name, table in tables.items()
+    }
 
 
 def _image(rows: TableRows, storages: Storages) -> Iterator[pa.RecordBatch]:
@@ -280,7 +309,8 @@ class Restoring:
             return Forgotten()  # it was dropped
         rows = self._rows.get(name)
         if rows is None:
-            return None
+            # Of rows that are in shards the log has only slots, of before they were.
+            return None if name.startswith("__") else Forgotten()
         self._begun.append(rows)
         return RowsPlace(rows, self._storages[name])
 

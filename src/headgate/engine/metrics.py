@@ -133,6 +133,8 @@ class Metrics(_AsMapping):
     retries: int
     held: int  # by all inlets, also those that no stream of this program feeds
     rows: Mapping[str, int]
+    expired: Mapping[str, int]  # by table whose rows expire: how many did
+    overdue: Mapping[str, int]  # and how many stay, since other rows refer to them
     log_bytes: int
     log: Times
     sync: Times
@@ -364,6 +366,21 @@ def metric_lines(metrics: Metrics) -> Iterator[str]:
     yield from engine_lines(metrics)
 
 
+def _expiry_lines(metrics: Metrics) -> Iterator[str]:
+    for name, kind, what, counts in (
+        ("headgate_expired_total", "counter", "Rows that expired.", metrics.expired),
+        (
+            "headgate_overdue",
+            "gauge",
+            "Rows that stay for those that refer to them.",
+            metrics.overdue,
+        ),
+    ):
+        if counts:
+            found = [({"table": table}, count) for table, count in counts.items()]
+            yield from family(name, kind, what, found)
+
+
 def engine_lines(metrics: Metrics) -> Iterator[str]:
     """What an engine counts beside its epoch and rows."""
     whole: tuple[tuple[str, str, str, float], ...] = (
@@ -374,6 +391,7 @@ def engine_lines(metrics: Metrics) -> Iterator[str]:
     )
     for name, kind, what, value in whole:
         yield from family(name, kind, what, [({}, value)])
+    yield from _expiry_lines(metrics)
     for name, what, times in (
         ("headgate_log_seconds", "Writing a log record.", metrics.log),
         ("headgate_sync_seconds", "Waiting until an epoch is durable.", metrics.sync),

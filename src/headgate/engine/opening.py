@@ -21,7 +21,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from headgate.durability import Retention, StoreReader
+from headgate.durability import Commit, Retention, StoreReader
 from headgate.engine.batch import Batches
 from headgate.engine.calls.calling import Calls
 from headgate.engine.calls.keyed import Once
@@ -35,16 +35,19 @@ from headgate.engine.declaring.declarations import (
     refuse_broken,
     storages_of,
 )
+from headgate.engine.declaring.declarations import read_table as declared_table
 from headgate.engine.declaring.migrations import Migration
+from headgate.engine.elsewhere import Elsewhere
 from headgate.engine.events import complete_rows
 from headgate.engine.journal import EngineLock, Guard, Journal
 from headgate.engine.loading import Loading
 from headgate.engine.memory import Memory
 from headgate.engine.reading import Reading
 from headgate.engine.rerun import fingerprint_of, is_code_changed, read_terms
-from headgate.errors import HeadgateError, InputError, LockedError, shown
+from headgate.errors import DeclarationError, HeadgateError, InputError, LockedError, shown
 from headgate.io import Clock, Disk, RealDisk, local_folder
 from headgate.query.answer import Answer
+from headgate.query.store_tables import shard_count
 from headgate.state.rows import TableRows
 from headgate.state.stored_names import Storages
 from headgate.state.strings import StringPool
@@ -158,6 +161,34 @@ class Running(Protocol):
     def scan(self, table: str) -> Answer: ...
 
 
+class RunningFlows(Protocol):
+    """The dataflows of an engine (dataflow/running.py), as far as opening it needs them."""
+
+    def rerun(self, commit: Commit, *, accept: bool) -> None: ...
+
+    def check_stored(self, stored: Mapping[str, Any]) -> None: ...
+
+    def begin(self, stored: Mapping[str, Any]) -> None: ...
+
+    def resume(self) -> Any: ...
+
+    def rest(self, reason: str) -> None: ...
+
+    def close(self) -> None: ...
+
+    def is_logged(self, commit: Commit) -> bool: ...
+
+
+class DeclaredFlows(Protocol):
+    """The dataflows that a program declares."""
+
+    def describe(self) -> dict[str, Any]: ...
+
+    def running(self, parts: Any) -> RunningFlows: ...  # of the engine's parts
+
+    def is_logged(self, commit: Commit) -> bool: ...
+
+
 @dataclass(frozen=True)
 class Newcomer:
     """The program that is to have the store."""
@@ -168,6 +199,8 @@ class Newcomer:
     is_weak: bool
     accepts_changed_code: bool
     disk: Disk | None
+    dataflows: DeclaredFlows | None = None
+    elsewhere: Elsewhere | None = None  # where the rows are, if not in this process
 
     def judge(self, running: Running) -> None:
         """Refuse what the start of this program would; an engine that has stopped has no say."""
@@ -181,6 +214,8 @@ class Newcomer:
             for transaction in self.transactions.values():
                 fingerprint_of((transaction,))
         for commit in reader.inputs():
+            if self.dataflows is not None and self.dataflows.is_logged(commit):
+                continue
             terms = read_terms(commit, self.transactions)
             is_code_changed(commit, terms, accept=self.accepts_changed_code)
         if manifest == before:  # else the rows were held to what is new by the trials
@@ -207,6 +242,55 @@ def _rows(running: Running, table: Table, stored: Mapping[str, Any], pool: Strin
     return rows
 
 
+def elsewhere_of(spark: Any, shards: Any, said: tuple[Any, ...]) -> Elsewhere | None:
+    """Where a program wants its rows, by what it said to `hg.open`; None: in this process."""
+    if spark is None and shards is None:
+        return None
+    from headgate.spark.cluster import sharded  # a door upward: spark/ stands above us
+
+    found: Elsewhere = sharded(spark, shards, *said)
+    return found
+
+
+def check_shards(
+    manifest: Mapping[str, Any], tables: Mapping[str, Table], elsewhere: Elsewhere | None
+) -> None:
+    """Refuse a store whose rows are in other shards than where the program looks for them."""
+    found = shard_count(manifest)
+    asked = None if elsewhere is None else elsewhere.declared()["shards"]
+    if not manifest.get("tables"):
+        return
+    if found != asked:
+        has = "has its rows in one process" if found is None else f"has {found} shards"
+        right = "without shards=" if found is None else f"with spark=spark, shards={found}"
+        raise InputError(
+            f"the store {has}, and cannot be opened with another number: open it {right}, or "
+            f"change it: headgate reshard STORE --shards {asked or 0}"
+        )
+    for name, described in manifest["tables"].items() if found is not None else ():
+        stored, declared = declared_table(name, described), tables.get(name)
+        if declared is not None and placing(declared) != placing(stored):
+            raise DeclarationError(
+                f"table {name!r}: the program declares {placing(declared)}, the store has "
+                f"{placing(stored)}: declare that, or change the store: headgate reshard STORE "
+                f"--shards {found} {placing_option(declared)}"
+            )
+
+
+def placing(table: Table) -> str:
+    """How the rows of a table are placed among shards, as a program declares it."""
+    if table.replicate:
+        return "replicate=True"
+    return f"shard_by={', '.join(table.shard_by or table.key)!r}"
+
+
+def placing_option(table: Table) -> str:
+    """The same as an option of `headgate reshard`."""
+    if table.replicate:
+        return f"--replicate {table.name}"
+    return f"--shard-by {table.name}={','.join(table.shard_by or table.key)}"
+
+
 class Parts:
     """What an engine is made of: who runs batches, loads, takes calls, reads; one memory."""
 
@@ -217,20 +301,28 @@ class Parts:
         self.lock = lock = EngineLock(guard)
         self.transactions = dict(program.transactions)
         self._migrations = program.migrations
-        manifest = journal.manifest
+        self.elsewhere, manifest = program.elsewhere, journal.manifest
+        check_shards(manifest, program.tables, self.elsewhere)
         self.tables, results = fit_program(
             manifest, program.tables, self.transactions, program.migrations
         )
         self.declared = DeclaredStreams(results, self._declare)
-        self.memory = memory = Memory(self.tables, Storages(storages_of(manifest, self.tables)))
-        self.batches = Batches(
-            memory, journal, guard, lock, clock, self.declared, logs_input=self.is_weak
+        self.memory = memory = Memory(
+            self.tables,
+            Storages(storages_of(manifest, self.tables)),
+            is_elsewhere=self.elsewhere is not None,
         )
-        self.loading = Loading(memory, journal, guard, clock, self._declare)
+        self.batches = Batches(
+            memory, journal, guard, lock, clock, self.declared, logs_input=self.is_weak,
+            elsewhere=self.elsewhere,
+        )  # fmt: skip
+        self.loading = Loading(memory, journal, guard, clock, self._declare, self.elsewhere)
         run, wait = self.batches.run_calls, self.batches.await_durable
         once, called = Once(memory.calls), first_names(results)
         self.calls = Calls(run, wait, guard, lock, once, self.transactions, called, clock.monotonic)
-        self.reading = Reading(memory, journal, guard, lock)
+        self.reading = Reading(memory, journal, guard, lock, self.elsewhere)
+        self._flows = program.dataflows
+        self.flows: RunningFlows | None = None if self._flows is None else self._flows.running(self)
 
     def begin(self, program: Newcomer) -> None:
         """Recover the state of the store, hold it to the program, and note what is new."""
@@ -241,10 +333,17 @@ class Parts:
                 fingerprint_of((transaction,))  # refuse now what could not be logged later
         manifest = self.journal.manifest
         self._recover(program.accepts_changed_code)
+        if self.flows is not None:
+            self.flows.check_stored(manifest.get("dataflows", {}))
+            self.flows.begin(manifest.get("dataflows", {}))
         self.guard.publish(self.memory.epoch)  # what was recovered is durable
         refuse_broken(self.memory.rows, manifest.get("tables", {}))
         self.memory.note_loaded(manifest.get("loaded"))
         self._declare()
+        if self.elsewhere is not None:
+            self.elsewhere.begin(
+                self.memory, self.journal, self.guard, self.tables, self.transactions
+            )
         self.batches.streams.begin()
 
     def _recover(self, accepts_changed_code: bool) -> None:
@@ -255,6 +354,8 @@ class Parts:
         for commit in recovered.pending:
             if commit.input is None:
                 self.memory.apply(commit)
+            elif self.flows is not None and self.flows.is_logged(commit):
+                self.flows.rerun(commit, accept=accepts_changed_code)
             else:
                 self.batches.rerun(commit, commit.input, self.transactions, accepts_changed_code)
 
@@ -263,5 +364,7 @@ class Parts:
         before = self.journal.manifest
         # A new store is beyond all the migrations that its program knows, from the start.
         seen = () if before.get("tables") else self._migrations
-        merged = merged_manifest(before, self.tables, self.declared.columns, seen)
-        self.journal.declare({**merged, "loaded": dict(self.memory.loaded)})
+        flows = {} if self._flows is None else self._flows.describe()
+        merged = merged_manifest(before, self.tables, self.declared.columns, seen, flows)
+        said = {} if self.elsewhere is None else self.elsewhere.declared()
+        self.journal.declare({**merged, "loaded": dict(self.memory.loaded), **said})

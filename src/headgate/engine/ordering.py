@@ -2,8 +2,7 @@
 
 An arranger finds each event's transaction, sorts the events, holds back what the watermark has not
 passed, and says who is late and who is malformed and why. It changes no state: an error up to here
-costs nothing. Events mostly arrive nearly sorted, so sorted input is recognised in one pass; the
-rest is a stable radix sort over the bits that differ.
+costs nothing.
 """
 
 from __future__ import annotations
@@ -20,22 +19,22 @@ import pyarrow.compute as pc
 from headgate.compiling.signature import Signature
 from headgate.durability import Inlet
 from headgate.engine.events import carried_array, require_columns
+from headgate.engine.periodic import NO_TICKS, TickRows
 from headgate.engine.routing import Routing
+from headgate.engine.sorting import is_sorted_throughout, sort_key, sort_rows
 from headgate.engine.terms import Terms
 from headgate.errors import InputError
 from headgate.execution.program import Program
 from headgate.execution.run import LATE, REJECTED, Work
 from headgate.isolation.levels import Execution
 from headgate.state.columns import StoredColumn, to_stored
-from headgate.state.compiled import numba
 from headgate.state.fitting import conform, decoded, joined, one_array, unmarked
 from headgate.state.objects import FAULT_WORDS, TEXT_FAULT
 from headgate.state.schema import Schema
 from headgate.state.spaces import EventRows
-from headgate.state.types import BIGINT_MAX, ColumnType
+from headgate.state.types import ColumnType
 
 NO_ROWS = np.empty(0, np.int64)
-DIGIT_BITS = 11
 
 
 @dataclass
@@ -52,6 +51,10 @@ class Arranged:
     aside_reason: list[str]
     held: EventRows  # event rows that wait for the watermark
     state: Inlet | None  # the inlet's state after this batch, None when it has none
+    moments: np.ndarray | None  # by position: how late it is, None where the order has no time
+    horizon: int | None  # how late it is behind the batch, None where that is not known
+    # Of a stream with ticks: the times of those that run, the least of all, the watermark.
+    clock: tuple[np.ndarray, int | None] | None = None
 
 
 @dataclass(frozen=True)
@@ -106,21 +109,26 @@ class Arranger:
         self._order = [(column, (column.name, column.kept_as)) for column in terms.order_by]
         self._needs = [_Needs.of(signature) for signature in program.signatures]
 
-    def arrange(self, events: pa.Table, state: Inlet | None) -> Arranged:
-        """Arrange the held-back events and the new ones; the state is that before the batch."""
+    def arrange(
+        self, events: pa.Table, state: Inlet | None, ticks: TickRows = NO_TICKS
+    ) -> Arranged:
+        """Arrange ticks, held-back events and the new ones; the state is that before the batch."""
         if state is not None and state.held is not None:
             check_held(state.held, self.terms)
         require_columns(events, self.terms.columns, "events")
         events = self._with_held(decoded(events), state)
-        rejects = _Rejects(events.num_rows)
+        if self.terms.route.ticks:
+            events = ticks.before(events, self.terms)
+        rejects = _Rejects(events.num_rows, len(ticks))
         route = self._route(events, rejects)
+        route[: len(ticks)] = ticks.numbers
         stored = self._stored(events)
         keys = self._order_keys(events, stored, rejects)
         works = [
             self._work(number, need, stored, route, rejects)
             for number, need in enumerate(self._needs)
         ]
-        return self._split(events, works, route, keys, rejects, state)
+        return self._split(events, works, route, keys, rejects, state, ticks)
 
     def check(self, given: pa.Schema) -> None:
         """Refuse events of this schema as `arrange` would, before there are any."""
@@ -152,7 +160,7 @@ class Arranger:
     def _declared(self) -> dict[str, ColumnType | None]:
         """The type of each needed column; None where they declare none, or several."""
         found: dict[str, ColumnType | None] = {}
-        for transaction in self.terms.route.transactions:
+        for transaction in self.terms.route.taking:
             for column in transaction.event:
                 same = found.setdefault(column.name, column.type) == column.type
                 found[column.name] = column.type if same else None
@@ -203,7 +211,8 @@ class Arranger:
         rejects: _Rejects,
     ) -> Work:
         columns = {key[0]: stored[key] for key in need.columns}
-        others = None if self.routing is None else route != number
+        is_alone = self.routing is None and not self.terms.route.ticks
+        others = None if is_alone else route != number
         for name, column in columns.items():
             if column.faults is not None:
                 mine = None if others is None else ~others
@@ -239,22 +248,25 @@ class Arranger:
         keys: list[np.ndarray],
         rejects: _Rejects,
         state: Inlet | None,
+        ticks: TickRows,
     ) -> Arranged:
-        count = events.num_rows
-        new_state = None
+        count, new_state, late_count, mark = events.num_rows - len(ticks), None, 0, None
         aside, aside_reason, held = rejects.rows(), rejects.reasons(), NO_ROWS
         aside_outcome = np.full(len(aside), REJECTED, np.int8)
         for work in works:
             work.skip = rejects.skip(None) | work.skip if len(aside) else work.skip
         if self.terms.watermark_us is None:
             is_whole = not len(aside) and len(keys) <= 1 and all(map(is_sorted_throughout, keys))
+            is_whole = is_whole and not len(ticks)
             order = self.program.counted(count)
             if not is_whole:
                 order = sort_rows(keys, rejects.accepted())
         else:
             is_whole = False
             before = state.watermark_us if state is not None else None
-            order, late, held, after = self._by_watermark(keys, rejects.accepted(), before)
+            order, late, held, mark = self._by_watermark(keys, rejects.accepted(), before)
+            if self.terms.late == "append":
+                order, late, late_count = np.concatenate([order, late]), NO_ROWS, len(late)
             if len(late):
                 rows = np.concatenate([aside, late])
                 arrival = np.argsort(rows, kind="stable")
@@ -265,9 +277,28 @@ class Arranger:
                 aside_reason = [reasons[place] for place in arrival]
             kept = self._in_declared_types(events.take(held)) if len(held) else None
             arrivals = (state.arrivals if state is not None else 0) + count
-            new_state = Inlet(after, kept, arrivals)
+            new_state = Inlet(mark, kept, arrivals)
+        clock = None
+        if self.terms.route.ticks:
+            clock = keys[0][order[: len(order) - late_count]], mark
+            order = ticks.in_order(keys[0], order, late_count)
+        moments, horizon = self._moments(keys, order, late_count, mark)
         return Arranged(events, works, route, order, is_whole, aside, aside_outcome, aside_reason,
-                        held, new_state)  # fmt: skip
+                        held, new_state, moments, horizon, clock)  # fmt: skip
+
+    def _moments(
+        self, keys: list[np.ndarray], order: EventRows, late: int, mark: int | None
+    ) -> tuple[np.ndarray | None, int | None]:
+        """By position how late it is, and behind all: by the events so far, and by the watermark,
+        which has passed when events run that are late."""
+        if not self.program.expiring or not self.terms.is_timed:
+            return None, mark
+        moments = keys[0][order]
+        if late and mark is not None:
+            moments[len(order) - late :] = mark
+        moments = np.maximum.accumulate(moments)
+        last = [int(one) for one in moments[-1:]] + ([] if mark is None else [mark])
+        return moments, max(last, default=None)
 
     def _by_watermark(
         self, keys: list[np.ndarray], rows: EventRows, before: int | None
@@ -283,8 +314,7 @@ class Arranger:
         # and goes before it by a further order column.
         passed = times[timely] < (after if after is not None else 0)
         order = sort_rows(keys, timely[passed])
-        if self.terms.late == "append":
-            order, late = np.concatenate([order, sort_rows(keys, late)]), NO_ROWS
+        late = sort_rows(keys, late) if self.terms.late == "append" else late
         return order, late, timely[~passed], after
 
 
@@ -302,7 +332,7 @@ def in_commit_order(arranged: Arranged, execution: Execution, terms: Terms) -> A
 def check_held(held: pa.Table, terms: Terms) -> None:
     """Refuse to go on when events are held that were of other columns than the program has now."""
     try:
-        for transaction in terms.route.transactions:
+        for transaction in terms.route.taking:
             for column in transaction.event:
                 require_columns(held, [column.name], "they")
                 if column.type.element is None:
@@ -361,13 +391,15 @@ def _unrouted(value: pa.Scalar, column: str) -> str:
 class _Rejects:
     """The malformed events of a batch, each with the first reason found."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, first: int = 0) -> None:
         self.count = count
+        self._first = first  # before it there are ticks, with which nothing is wrong
         self.by_row: dict[int, str] = {}
         self._nothing = np.zeros(count, np.uint8)
 
     def add_one(self, row: int, reason: str) -> None:
-        self.by_row.setdefault(row, reason)
+        if row >= self._first:
+            self.by_row.setdefault(row, reason)
 
     def add_faults(self, faults: np.ndarray, name: str, role: str, mine: np.ndarray | None) -> None:
         rows = np.flatnonzero(faults if mine is None else faults * mine)
@@ -390,75 +422,5 @@ class _Rejects:
         return [self.by_row[row] for row in sorted(self.by_row)]
 
     def accepted(self) -> EventRows:
-        return np.flatnonzero(self.skip(None) == 0)
-
-
-# --- the serial order: sort keys and sorts ------------------------------------------------------
-
-
-def sort_key(stored: np.ndarray, kind: ColumnType, texts: pa.Array | None = None) -> np.ndarray:
-    """int64 values that sort as the column's values do; `texts` for a string column."""
-    if texts is not None:
-        ranks = pc.rank(texts, sort_keys="ascending", tiebreaker="dense")
-        return np.asarray(ranks.to_numpy(zero_copy_only=False), np.int64)
-    if kind.kind in ("float", "double"):
-        bits = np.asarray(stored, np.float64).view(np.int64)
-        # Negative floats sort backwards by their bits; flipping the others mends it. -0.0 is 0.0,
-        # and NaN comes after all numbers, whatever its sign.
-        bits = np.where(stored == 0, 0, np.where(np.isnan(stored), BIGINT_MAX, bits))
-        return np.where(bits < 0, bits ^ np.int64(0x7FFFFFFFFFFFFFFF), bits)
-    return np.asarray(stored, np.int64)
-
-
-@numba.njit(cache=True, nogil=True)
-def _is_sorted(keys: np.ndarray, rows: EventRows) -> bool:
-    for place in range(1, len(rows)):
-        if keys[rows[place - 1]] > keys[rows[place]]:
-            return False
-    return True
-
-
-@numba.njit(cache=True, nogil=True)
-def is_sorted_throughout(keys: np.ndarray) -> bool:
-    """Whether all events already stand in order."""
-    for place in range(1, len(keys)):
-        if keys[place - 1] > keys[place]:
-            return False
-    return True
-
-
-@numba.njit(cache=True, nogil=True)
-def _radix_sort(keys: np.ndarray, rows: EventRows) -> EventRows:
-    """The rows stably sorted by their keys: one counting pass per digit that differs."""
-    low = keys[rows[0]]
-    high = low
-    for place in range(len(rows)):
-        low = min(low, keys[rows[place]])
-        high = max(high, keys[rows[place]])
-    span = np.uint64(high) - np.uint64(low)
-    source, target = rows.copy(), np.empty_like(rows)
-    counts = np.empty((1 << DIGIT_BITS) + 1, np.int64)
-    mask = np.uint64((1 << DIGIT_BITS) - 1)
-    shift: Any = np.uint64(0)
-    while shift < np.uint64(64) and span >> shift:
-        counts[:] = 0
-        for place in range(len(source)):
-            digit = ((np.uint64(keys[source[place]]) - np.uint64(low)) >> shift) & mask
-            counts[np.int64(digit) + 1] += 1
-        for digit in range(1 << DIGIT_BITS):
-            counts[digit + 1] += counts[digit]
-        for place in range(len(source)):
-            digit = ((np.uint64(keys[source[place]]) - np.uint64(low)) >> shift) & mask
-            target[counts[np.int64(digit)]] = source[place]
-            counts[np.int64(digit)] += 1
-        source, target = target, source
-        shift = shift + np.uint64(DIGIT_BITS)
-    return source
-
-
-def sort_rows(keys: Sequence[np.ndarray], rows: EventRows) -> EventRows:
-    """The event rows sorted by the keys, the first key counting most, ties as they stand."""
-    for key in reversed(keys):
-        if len(rows) > 1 and not _is_sorted(key, rows):
-            rows = _radix_sort(key, rows)
-    return rows
+        found = np.flatnonzero(self.skip(None) == 0)
+        return found[found >= self._first]

@@ -15,12 +15,12 @@ import pyarrow as pa
 from headgate.durability import StoreReader
 from headgate.engine.calls.answers import made
 from headgate.engine.declaring.declarations import read_table as declared_table
+from headgate.engine.elsewhere import Elsewhere
 from headgate.engine.journal import EngineLock, Guard, Journal
 from headgate.engine.memory import Memory
 from headgate.errors import InputError, not_among, shown
 from headgate.query.answer import Answer
-from headgate.query.indexed import index_for, indexed_rows
-from headgate.query.point import Row, make_getter
+from headgate.query.point import Row, index_for, indexed_rows, make_getter
 from headgate.query.sql import (
     KeptConnections,
     Parameters,
@@ -62,7 +62,15 @@ def ahead_of_readers(
 class Reading:
     """The reading side of one engine; not to be called by who holds the engine's lock."""
 
-    def __init__(self, memory: Memory, journal: Journal, guard: Guard, lock: EngineLock) -> None:
+    def __init__(
+        self,
+        memory: Memory,
+        journal: Journal,
+        guard: Guard,
+        lock: EngineLock,
+        elsewhere: Elsewhere | None = None,
+    ) -> None:
+        self._elsewhere = elsewhere  # then the replica has no rows, and knows the epoch only
         self._replica = memory.replica
         self._recent_results = memory.results
         self._journal = journal
@@ -128,6 +136,8 @@ class Reading:
     def _indexed(self, table: str, where: Mapping[str, Any]) -> tuple[pa.Table | None, int]:
         """The rows of the newest epoch that an index finds, where there is one for it."""
         copy = self._replica.copies[table]
+        if self._elsewhere is not None:
+            return None, 0
         if index_for(copy.table, where) is None:
             return None, 0
         self._guard.check()
@@ -138,6 +148,10 @@ class Reading:
     def _tables(self, names: Iterable[str], epoch: int | None) -> tuple[dict[str, pa.Table], int]:
         """These tables at the newest epoch, and which it is; or at the one that just was it."""
         self._guard.check()
+        if self._elsewhere is not None:
+            at = self._replica.published if epoch is None else epoch
+            with self._held(at) as reader:
+                return {name: read_table(reader, name, at) for name in names}, at
         with self._replica.lock:
             self._replica.refresh(names, self)
             if epoch is None or epoch == self._replica.epoch:
@@ -176,8 +190,15 @@ class Reading:
 
     def getter(self, table: str) -> Getter:
         """A function from a key to its row in the newest epoch, or None."""
-        copy = self._replica.copies[self._declared(table).name]
+        copy, elsewhere = self._replica.copies[self._declared(table).name], self._elsewhere
+        if elsewhere is not None:
+            return lambda key: self._row(elsewhere, table, key)
         return make_getter(copy, self._replica, self._refresh)
+
+    def _row(self, elsewhere: Elsewhere, table: str, key: Any) -> Row | None:
+        with self.lock:
+            self._guard.check()
+            return elsewhere.row(table, key)
 
     def _refresh(self, name: str) -> None:
         """Bring one table to the newest epoch; the caller has the replica's lock."""

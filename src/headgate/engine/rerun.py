@@ -11,7 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headgate.compiling.cache import code_fingerprint, signature_form
 from headgate.durability import Commit
@@ -71,6 +73,8 @@ def with_terms(events: pa.Table, terms: Terms) -> pa.RecordBatch:
         "updates": terms.updates,
         "carry": describe_carry(terms.carried),
     }
+    if terms.route.ticks:
+        words["ticks"] = [transaction.name for transaction in terms.route.ticks]
     beside = [name for name in (KEY, DIGEST) if name in events.column_names]
     names = [*terms.columns, *beside]
     arrays = [one_array(events.column(name)) for name in names]
@@ -103,7 +107,8 @@ def _read_terms(batch: pa.RecordBatch, known: Mapping[str, Transaction]) -> Term
         )
     transactions = tuple(known[name] for name in words["transactions"])
     values = tuple((value, known[name]) for value, name in words["routes"])
-    route = Route(transactions, values, words["route_by"])
+    ticks = tuple(known[name] for name in words.get("ticks", ()))
+    route = Route(transactions, values, words["route_by"], ticks)
     terms = Terms(route, (), words["watermark_us"], words["late"], words["name"])
     order_by = tuple(terms.event[name] for name in words["order_by"])
     carried = read_carry(words.get("carry", ()))
@@ -127,11 +132,41 @@ def is_code_changed(commit: Commit, terms: Terms, *, accept: bool) -> bool:
 def check_same_results(commit: Commit, results: pa.Table) -> None:
     """What ran again must give what it gave when it was logged."""
     recorded = None if commit.results is None else with_epoch(commit.results, commit.epoch)
-    if recorded is not None and not results.equals(recorded):
+    if recorded is not None and not _are_same(results, recorded):
         raise StoreError(
             f"epoch {commit.epoch} gave other results when it was run again: a transaction "
             "depends on more than its event and rows; weak recovery cannot bring it back"
         )
+
+
+def _are_same(results: pa.Table, recorded: pa.Table) -> bool:
+    """Whether two tables say the same; NaN is what NaN was, though no number is equal to it."""
+    if results.equals(recorded):
+        return True
+    if results.schema != recorded.schema or results.num_rows != recorded.num_rows:
+        return False
+    columns = zip(results.columns, recorded.columns, strict=True)
+    return all(_is_same(one_array(one), one_array(other)) for one, other in columns)
+
+
+def _is_same(one: pa.Array, other: pa.Array) -> bool:
+    kind = one.type
+    if one.equals(other) or not _has_floats(kind):
+        return bool(one.equals(other))
+    if not one.is_valid().equals(other.is_valid()):
+        return False
+    if pa.types.is_struct(kind):
+        return all(map(_is_same, one.flatten(), other.flatten()))
+    if pa.types.is_list(kind):
+        lengths = [pc.list_value_length(array) for array in (one, other)]
+        return lengths[0].equals(lengths[1]) and _is_same(one.flatten(), other.flatten())
+    mine, others = (array.fill_null(0.0).to_numpy(zero_copy_only=False) for array in (one, other))
+    return bool(np.array_equal(mine, others, equal_nan=True))
+
+
+def _has_floats(kind: pa.DataType) -> bool:
+    inner = [kind.field(place).type for place in range(kind.num_fields)]
+    return pa.types.is_floating(kind) or any(map(_has_floats, inner))
 
 
 @dataclass(frozen=True)

@@ -77,10 +77,13 @@ def build_results(
     }
     columns.update(_order_columns(terms, arranged))
     columns.update(_carried_columns(terms, arranged))
-    for column in terms.outputs.values():
-        columns[column.name] = _output(column, arranged, execution, program)
-    for column in terms.updated.values():
-        columns[column.name] = _updated(column, arranged, execution, program)
+    if execution.made is not None:  # elsewhere, by this very function
+        columns.update((one, execution.made[one]) for one in (*terms.outputs, *terms.updated))
+    else:
+        for column in terms.outputs.values():
+            columns[column.name] = _output(column, arranged, execution, program)
+        for column in terms.updated.values():
+            columns[column.name] = _updated(column, arranged, execution, program)
     batch = pa.RecordBatch.from_arrays(
         list(columns.values()), names=list(columns), metadata=_metadata(terms, execution)
     )
@@ -150,7 +153,7 @@ def _reasons(arranged: Arranged, execution: Execution, program: Program) -> tupl
     ran, total = len(arranged.order), len(arranged.order) + len(arranged.aside)
     indices = np.zeros(total, np.int32)
     valid = np.zeros(-(-total // 8), np.uint8)
-    aborted = np.flatnonzero(execution.outcome)
+    aborted = np.flatnonzero(execution.outcome != 0)  # several times faster over booleans
     codes, counts = encode_reasons(aborted, execution.reason, indices, valid)
     texts = [program.reason_text(code) for code in codes]
     words, remap = reason_words(program, codes)
@@ -441,13 +444,6 @@ def encode_reasons(
     indices[aborted] = np.argsort(appearance)[numbers]
     np.bitwise_or.at(valid, aborted // 8, np.uint8(1) << (aborted % 8).astype(np.uint8))
     return codes[appearance].tolist(), counts[appearance].tolist()
-
-
-@numba.njit(cache=True, nogil=True)
-def clear_bits(aborted: np.ndarray, valid: np.ndarray) -> None:
-    """Say of these positions that they have no value."""
-    for position in aborted:
-        valid[position // 8] &= np.uint8(0xFF ^ (1 << (position % 8)))
 
 
 @numba.njit(cache=True, nogil=True)

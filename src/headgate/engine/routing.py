@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -26,6 +26,15 @@ class Route:
     transactions: tuple[Transaction, ...]
     values: tuple[Any, ...] = ()
     column: str | None = None
+    ticks: tuple[Transaction, ...] = ()  # the last of them: the engine makes their events
+
+    @property
+    def taking(self) -> tuple[Transaction, ...]:
+        """The transactions that events of the stream run."""
+        return self.transactions[: len(self.transactions) - len(self.ticks)]
+
+    def with_ticks(self, ticks: tuple[Transaction, ...]) -> Route:
+        return replace(self, transactions=(*self.transactions, *ticks), ticks=ticks)
 
 
 def make_route(transactions: Any, known: Mapping[str, Transaction], route_by: Any) -> Route:

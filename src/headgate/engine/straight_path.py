@@ -21,8 +21,9 @@ from headgate.durability.log_record import PIECE_ROWS_MAX
 from headgate.durability.plain_batches import PlainBatch
 from headgate.engine.calls.keyed import KEY
 from headgate.engine.journal import OpenRecord
-from headgate.engine.ordering import arranger_of, is_sorted_throughout
+from headgate.engine.ordering import arranger_of
 from headgate.engine.results import lacks
+from headgate.engine.sorting import is_sorted_throughout
 from headgate.engine.straight_results import Made, StraightResults, is_wide
 from headgate.engine.terms import Terms
 from headgate.errors import check_invariant
@@ -102,6 +103,7 @@ def _is_plain(terms: Terms) -> bool:
         and terms.isolation == "PL4"
         and terms.record is None
         and not terms.carry
+        and not terms.route.ticks
         and (terms.scheme.is_serial or terms.scheme.is_chosen or terms.scheme.kind.plans_itself)
         and len(terms.order_by) <= 1
         and all(column.type.kind in _SORTED for column in terms.order_by)
@@ -118,7 +120,7 @@ class StraightPath:
 
     def __init__(self, terms: Terms, executor: Executor) -> None:
         self._terms, self._executor = terms, executor
-        self._program = executor.program
+        self.program = self._program = executor.program
         self._signatures = self._program.signatures
         self._routing = arranger_of(terms, self._program).routing
         self._run = StraightRun(self._program)

@@ -28,7 +28,6 @@ from headgate.durability.plain_batches import (
 from headgate.engine.metrics import Tally
 from headgate.engine.results import (
     OUTCOME_WORDS,
-    clear_bits,
     encode_reasons,
     own_bits,
     pick,
@@ -110,8 +109,7 @@ class StraightResults:
             failed = self._failed(count, aborted, reasons, tally)
             outcome = _words(failed.outcomes, _INT8, OUTCOME_WORDS)
             reason = _words(failed.indices, _INT32, failed.words, pa.py_buffer(failed.valid))
-            valid = np.full(-(-count // 8), 0xFF, np.uint8)
-            clear_bits(aborted, valid)
+            valid = ~failed.valid  # who did not commit has a reason
         tally.add(COMMITTED, count - len(aborted))
         columns = [position, transaction, outcome, reason, *order]
         for column in self._terms.outputs.values():

@@ -24,6 +24,7 @@ from headgate.engine.memory import Memory
 from headgate.engine.metrics import Meter, Metrics, StreamMetrics, stream_metrics
 from headgate.engine.ordering import Arranged
 from headgate.engine.origins import Feed, Way
+from headgate.engine.table_times import TableTimes
 from headgate.engine.terms import Terms, recorded
 from headgate.errors import HeadgateError, InputError, shown
 from headgate.io import Clock
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from headgate.spark.sink import Sink
 
 NO_COLUMNS = Schema(())
+OF_DATAFLOWS = "dataflow "  # how the inlets of dataflows begin: they hold nothing back
 
 
 class EngineStream:
@@ -154,6 +156,7 @@ class Streams:
         self._held_by: dict[str, Terms] = {}  # by inlet with a watermark: what was said of it
         self._meters: dict[str, Meter] = {}
         self._first_epoch = 0
+        self.expiry: TableTimes = TableTimes(memory)
 
     def begin(self) -> None:
         """The engine is where it was, and counts from here."""
@@ -191,14 +194,15 @@ class Streams:
         self, journal: Journal, executors: Iterable[Executor], epoch: int, now_us: int
     ) -> Metrics:
         """What was counted since the engine was opened; any thread may ask, and waits for none."""
-        rows = {name: len(rows) for name, rows in self._memory.rows.items()}
+        rows = self._memory.counts()
         epochs = epoch - self._first_epoch
         retries = sum(executor.retries for executor in executors)
         meters, inlets = self._meters.copy(), self._inlets()
         names = sorted({*meters, *inlets})
         streams = {name: self._told(name, meters, inlets, now_us) for name in names}
         return Metrics(
-            epoch, epochs, retries, sum(self.held().values()), rows, journal.log_bytes,
+            epoch, epochs, retries, sum(self.held().values()), rows, dict(self.expiry.expired),
+            dict(self.expiry.overdue), journal.log_bytes,
             journal.log.times(), journal.sync.times(), journal.snapshots.times(), streams,
         )  # fmt: skip
 
@@ -229,7 +233,11 @@ class Streams:
     def held(self) -> dict[str, int]:
         """How many events each inlet holds back, those that hold any."""
         states = dict(self._memory.inlets).items()
-        return {name: state.held.num_rows for name, state in states if state.held is not None}
+        return {
+            name: state.held.num_rows
+            for name, state in states
+            if state.held is not None and not name.startswith(OF_DATAFLOWS)
+        }
 
     def state(self, inlet: str) -> Inlet | None:
         """What an inlet holds; InputError that names those that hold events when there is none."""

@@ -8,7 +8,6 @@ of them, the terms, is a value that never changes. The same words mean the same 
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -22,11 +21,12 @@ from headgate.engine.routing import Route, Routing, make_route
 from headgate.errors import DeclarationError, InputError, did_you_mean, not_among, shown
 from headgate.isolation.levels import Recording, make_isolation
 from headgate.parallel.scheme import PROTOCOLS, SERIAL, Scheme, make_scheme
+from headgate.state.durations import parse_duration
 from headgate.state.fitting import one_array, unmarked
 from headgate.state.schema import Schema, refuse_twins, split_list
 from headgate.state.table import Access
 from headgate.state.types import Column, ColumnType
-from headgate.transactions import RESULT_COLUMNS, Transaction
+from headgate.transactions import RESULT_COLUMNS, Transaction, find_transaction
 
 # A transaction or its name, or several of them by the value of the column `route_by`.
 Routes = Transaction | str | Mapping[Any, Transaction | str]
@@ -69,6 +69,9 @@ class Options(TypedDict, total=False):
     idle: str | None
     """With a watermark: run what it holds back once no events came for so long."""
 
+    ticks: Any
+    """Transactions with every=, run at each multiple of that time which the order passes."""
+
 
 DEFAULTS: Options = {
     "order_by": None,
@@ -82,16 +85,7 @@ DEFAULTS: Options = {
     "updates": False,
     "carry": None,
     "idle": None,
-}
-
-_UNITS_US = {
-    "microsecond": 1,
-    "millisecond": 1_000,
-    "second": 1_000_000,
-    "minute": 60_000_000,
-    "hour": 3_600_000_000,
-    "day": 86_400_000_000,
-    "week": 604_800_000_000,
+    "ticks": (),
 }
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -144,7 +138,7 @@ class Terms:
     @cached_property
     def columns(self) -> list[str]:
         """The event columns it needs, each once."""
-        names = [name for found in self.route.transactions for name in found.event.names]
+        names = [name for found in self.route.taking for name in found.event.names]
         names += [column.name for column in self.order_by]
         names += [self.route.column] if self.route.column is not None else []
         names += self.carry
@@ -154,7 +148,7 @@ class Terms:
     def event(self) -> Schema:
         """The event columns of all its transactions, each as the first one declares it."""
         found: dict[str, Column] = {}
-        for transaction in self.route.transactions:
+        for transaction in self.route.taking:
             for column in transaction.event:
                 found.setdefault(column.name, column)
         return Schema(tuple(found.values()))
@@ -178,16 +172,21 @@ class Terms:
         return events
 
     @cached_property
+    def is_timed(self) -> bool:
+        """Whether its events are in the order of a time."""
+        return bool(self.order_by) and self.order_by[0].type.kind == "timestamp"
+
+    @cached_property
     def label(self) -> str:
         """The name under which the stream is counted."""
         if self.name is not None:
             return self.name
-        return ", ".join(transaction.name for transaction in self.route.transactions)
+        return ", ".join(transaction.name for transaction in self.route.taking)
 
     @cached_property
     def told(self) -> str:
         """Who runs, and in what order, in words."""
-        told = ", ".join(transaction.name for transaction in self.route.transactions)
+        told = ", ".join(transaction.name for transaction in self.route.taking)
         told += f" by {self.route.column}" if self.route.column is not None else ""
         order = ", ".join(column.name for column in self.order_by)
         return told + (f" in the order of {order}" if order else "")
@@ -208,8 +207,9 @@ class Terms:
             for column in updated_columns(transaction):
                 if found.setdefault(column.name, column).type != column.type:
                     raise InputError(
-                        f"updates: the parameter {column.name!r} names rows of different tables in "
-                        "the transactions of one sink; rename it in one of them"
+                        f"updates: the parameter {column.name!r} names rows of different tables, "
+                        "or one row here and several there, in the transactions of one stream; "
+                        "rename it in one of them"
                     )
         return found
 
@@ -254,6 +254,7 @@ def understood(
     if late not in ("reject", "append"):
         raise InputError(f"late is 'reject' or 'append', not {shown(late)}")
     delay = _delay_us(said["watermark"], columns)
+    route = _with_ticks(route, said["ticks"], known, columns, level)
     idle_us = None if said["idle"] is None else parse_duration(said["idle"], "idle")
     if idle_us is not None and (delay is None or idle_us < 1):
         raise InputError("idle is a time above zero, of a stream with a watermark")
@@ -264,6 +265,23 @@ def understood(
     )
     _check_columns(terms)
     return terms
+
+
+def _with_ticks(
+    route: Route, given: Any, known: Mapping[str, Transaction], order: Sequence[Column], level: str
+) -> Route:
+    """The route with the transactions that run by time."""
+    listed = list(given) if isinstance(given, list | tuple) else [given]
+    ticks = tuple(find_transaction(one, known) for one in listed)
+    for one in ticks:
+        if one.signature.tick is None or [*ticks, *route.transactions].count(one) > 1:
+            raise InputError(f"ticks: {one.name!r} is to be a transaction with every=, named once")
+    if ticks and (not order or order[0].type.kind != "timestamp" or level != "PL4"):
+        raise InputError("ticks need order_by to begin with a timestamp column, and isolation PL4")
+    taken = {"start", "end"} & {name for one in route.transactions for name in one.event.names}
+    if ticks and taken:
+        raise InputError(f"ticks have a column {taken.pop()!r} of their own; rename the event's")
+    return route.with_ticks(ticks) if ticks else route
 
 
 def of_calls(transaction: Transaction) -> Terms:
@@ -380,26 +398,3 @@ def recorded(terms: Terms, record: list[Recording]) -> Terms:
             f"not {terms.scheme.name!r}"
         )
     return replace(terms, record=record)
-
-
-def parse_duration(text: str, where: str) -> int:
-    """A duration like "10 seconds" or "1 hour 30 minutes" in microseconds.
-
-    >>> parse_duration("1 minute 10 seconds", "watermark")
-    70000000
-    """
-    parts = re.findall(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]+)", str(text))
-    rest = re.sub(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]+)|\s|interval", "", str(text))
-    total = 0
-    for amount, unit in parts:
-        size = _UNITS_US.get(unit.lower().rstrip("s"))
-        if size is None:
-            rest = unit
-            break
-        total += round(float(amount) * size)
-    if not parts or rest:
-        units = ", ".join(f"{unit}s" for unit in _UNITS_US)
-        raise InputError(
-            f"{where}: {text!r} is not a duration; write it as '10 seconds' (units: {units})"
-        )
-    return total

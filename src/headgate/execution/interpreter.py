@@ -6,7 +6,6 @@ It works on the same rows and arrays as the kernel, so `compiled=False` gives th
 from __future__ import annotations
 
 import decimal
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,23 +15,17 @@ import pyarrow as pa
 from headgate.compiling.actions import DELETES, verdict, watched
 from headgate.compiling.keys import key_parts, source_names
 from headgate.compiling.signature import OutputColumns, Signature
-from headgate.compiling.uncompiled import NONE_WORDS, Exact, Int64, plain_form
+from headgate.compiling.uncompiled import NONE_WORDS, Exact, Int64, Text, made_text, plain_form
+from headgate.execution.keeper import Keeper
+from headgate.execution.window_views import WindowView
 from headgate.kernels.building import check_function
-from headgate.state.index import SLOT_MASK, TAG_MASK
-from headgate.state.integrity import (
-    child_counts,
-    constraints_on,
-    enter,
-    has_values,
-    hash_of,
-    leave,
-    unique_entries,
-)
-from headgate.state.layout import HEADER_ALIVE, HEADER_EPOCH_SHIFT, Layout
+from headgate.state.integrity import constraints_on
+from headgate.state.layout import HEADER_ALIVE, HEADER_EPOCH_SHIFT, HEADER_WRITTEN, Layout
 from headgate.state.rows import TableRows
 from headgate.state.strings import StringPool
-from headgate.state.table import Access, Constraint, Reference, Unique
+from headgate.state.table import Access, Table
 from headgate.state.types import BOUNDS, ColumnType, fits_float
+from headgate.state.version_rows import trail_of
 
 # Products of two 18-digit decimals stay exact, as they do compiled.
 EXACT = decimal.Context(prec=76, rounding=decimal.ROUND_HALF_UP)
@@ -60,6 +53,8 @@ def error_reason(error: BaseException) -> str:
 
 def has_met_none(error: BaseException) -> bool:
     """Whether None stood where a value is needed, which Python words by the operation."""
+    if isinstance(error, AttributeError):  # None has no method: that is, of a text, `startswith`
+        return error.name is not None and error.obj is None
     words = error.args[0] if isinstance(error, TypeError) and error.args else None
     is_said = isinstance(words, str) and ("NoneType" in words or words.endswith("got None"))
     return is_said or words == NONE_WORDS
@@ -73,7 +68,7 @@ def has_lost_its_error(error: BaseException) -> bool:
 def function_value(stored: Any, kind: ColumnType, pool: StringPool) -> Any:
     """A stored value as the function sees it: int, float, bool, str or Decimal."""
     if kind.kind == "string":
-        return pool.text(int(stored))
+        return Text(pool.text(int(stored)))
     if kind.kind == "boolean":
         return bool(stored)
     if kind.kind in ("float", "double"):
@@ -89,7 +84,7 @@ def stored_result(value: Any, kind: ColumnType, pool: StringPool, where: str) ->
         value = value.item()
     is_number = isinstance(value, int) and not isinstance(value, bool)
     if kind.kind == "string" and isinstance(value, str):
-        return pool.intern(pa.array([value], pa.string()))[0]
+        return pool.intern(pa.array([made_text(value)], pa.string()))[0]
     if kind.kind == "boolean" and isinstance(value, bool):
         return value
     if kind.kind in ("float", "double") and (is_number or isinstance(value, float)):
@@ -117,11 +112,18 @@ def _scaled(value: int | decimal.Decimal, kind: ColumnType) -> int:
 class RecordView:
     """One record's columns as attributes: a row of a table or an output."""
 
-    __slots__ = ("_label", "_layout", "_pool", "_read_only", "_record")
+    __slots__ = ("_is_watched", "_label", "_layout", "_pool", "_read_only", "_record")
 
     def __init__(
-        self, record: Any, layout: Layout, pool: StringPool, label: str, read_only: bool = False
+        self,
+        record: Any,
+        layout: Layout,
+        pool: StringPool,
+        label: str,
+        read_only: bool = False,
+        is_watched: bool = False,
     ) -> None:
+        object.__setattr__(self, "_is_watched", is_watched)
         object.__setattr__(self, "_record", record)
         object.__setattr__(self, "_layout", layout)
         object.__setattr__(self, "_pool", pool)
@@ -142,11 +144,17 @@ class RecordView:
         if value is None and field.nullable:
             self._words()[name] = 0
             self._record[field.null_word] |= field.null_mask
+            self._note_written()
             return
         where = f"{self._label}.{name}"
         self._words()[name] = stored_result(value, field.type, self._pool, where)
         if field.nullable:
             self._record[field.null_word] &= ~field.null_mask
+        self._note_written()
+
+    def _note_written(self) -> None:
+        if self._is_watched:
+            self._record[0] |= HEADER_WRITTEN
 
     def __headgate_delete__(self) -> None:
         if self._read_only:
@@ -232,9 +240,39 @@ class Interpreter:
                 words[:] = copy
             elif self._differs(words, copy):
                 self._mark(work, name, slot, epoch)
+                self._keep_version(work, name, slot, event_row, epoch, position)
         if reason is None:
             self._keep(work, event_row, slots)
         return reason
+
+    # --- versions -----------------------------------------------------------------------------
+
+    def _keep_version(
+        self, work: Any, name: str, slot: int, row: int, epoch: int, position: int
+    ) -> None:
+        """Keep a changed row as the transaction leaves it, where the table has a history."""
+        table = self.tables[name].table
+        if table.history is not None:
+            time = self._time(table, work, row)
+            trail_of(self.tables, table).note(slot, time, epoch, position)
+
+    def _time(self, table: Table, work: Any, row: int) -> int:
+        """The time of an event, as a table with history takes it."""
+        if table.history is None:
+            return 0
+        name = table.history.time_column(self.signature.event, self.signature.name)
+        return 0 if name is None else int(work.columns[name].values[row])
+
+    def _window(self, access: Access, work: Any, row: int, slot: int) -> Any:
+        """What a function gets for a window."""
+        kept = trail_of(self.tables, access.table)
+        label, layout = f"the versions of table {access.table.name!r}", kept.versions.layout
+
+        def shown(words: Any) -> RecordView:
+            return RecordView(words, layout, self.pool, label, True)
+
+        time = self._time(access.table, work, row)
+        return access.window and WindowView(kept, access.window, slot, time, shown)
 
     # --- rows whose keys depend on others -----------------------------------------------------
 
@@ -247,7 +285,12 @@ class Interpreter:
         last = max((place for place, one in enumerate(accesses) if one.is_dynamic), default=-1)
         for place, (access, found) in enumerate(zip(accesses, slots, strict=True)):
             rows = self.tables[access.table.name]
-            if access.is_dynamic:
+            if access.follows:
+                try:
+                    found = slots[place] = self._follow(access, place, work, row, slots)
+                except Exception as error:
+                    return error_reason(error)
+            elif access.is_dynamic:
                 try:
                     key = self._key(access, work, row, slots)
                 except Exception as error:
@@ -260,8 +303,16 @@ class Interpreter:
                 return f"missing key: {access.table.name}"
         return None
 
-    def _key(self, access: Access, work: Any, row: int, slots: list[Any]) -> list[int]:
-        """The words of a computed key."""
+    def _follow(self, access: Access, place: int, work: Any, row: int, slots: list[Any]) -> Any:
+        """A row for each row of the access that this one follows."""
+        count, rows = len(slots[self.signature.source_of(place)]), self.tables[access.table.name]
+        keys = (self._key(access, work, row, slots, one) for one in range(count))
+        return np.array([rows.find_one(key) for key in keys], np.int64)
+
+    def _key(
+        self, access: Access, work: Any, row: int, slots: list[Any], at: int | None = None
+    ) -> list[int]:
+        """The words of a computed key; of row `at` of the access that it follows."""
         event = EventView(self.signature.event, work.columns, row, self.pool)
         known: dict[str, Any] = {self.signature.parameters[0].name: event}
         named = zip(self.signature.row_names, self.signature.accesses, slots, strict=True)
@@ -270,6 +321,8 @@ class Interpreter:
                 break
             if name in source_names(access):
                 known[name] = self._source(role, found)
+                if at is not None and not role.is_single:
+                    known[name] = known[name][at]
         with decimal.localcontext(EXACT):
             values = [
                 getattr(event, one) if isinstance(one, str)
@@ -348,6 +401,8 @@ class Interpreter:
             elif isinstance(role, OutputColumns):
                 label = f"the output of {self.signature.name!r}"
                 arguments.append(RecordView(record, work.out_layout, self.pool, label))
+            elif role.window is not None:
+                arguments.append(self._window(role, work, row, int(next(found)[0])))
             else:
                 views = [self._view(role, slot) for slot in next(found)]
                 arguments.append(views[0] if role.is_single else tuple(views))
@@ -356,14 +411,18 @@ class Interpreter:
     def _view(self, access: Access, slot: int) -> RecordView:
         label = f"table {access.table.name!r}"
         layout = self.tables[access.table.name].layout
-        return RecordView(self._words(access, slot), layout, self.pool, label, access.read_only)
+        is_watched = access.table.history is not None
+        words = self._words(access, slot)
+        return RecordView(words, layout, self.pool, label, access.read_only, is_watched)
 
     def _words(self, access: Access, slot: int) -> Any:
         return self.tables[access.table.name].words[slot]
 
     def _is_missing(self, access: Access, slots: Any) -> bool:
         """Whether the access needs rows, and one of them is not there."""
-        return not access.create and not all(self._is_there(access, slot) for slot in slots)
+        if access.create or access.window is not None:
+            return False
+        return not all(self._is_there(access, slot) for slot in slots)
 
     def _is_there(self, access: Access, slot: int) -> bool:
         return slot >= 0 and bool(self._words(access, slot)[0] & HEADER_ALIVE)
@@ -387,106 +446,12 @@ class Interpreter:
         return None
 
     def _differs(self, words: Any, copy: Any) -> bool:
-        return bool((words[0] ^ copy[0]) & HEADER_ALIVE) or not np.array_equal(words[1:], copy[1:])
+        changed = (words[0] ^ copy[0]) & (HEADER_ALIVE | HEADER_WRITTEN)
+        return bool(changed) or not np.array_equal(words[1:], copy[1:])
 
     def _mark(self, work: Any, name: str, slot: int, epoch: int) -> None:
         words = self.tables[name].words[slot]
         if words[0] >> HEADER_EPOCH_SHIFT != epoch:
             words[0] = (epoch << HEADER_EPOCH_SHIFT) | (words[0] & HEADER_ALIVE)
             work.note_change(name, slot)
-
-
-# --- the keeper: constraints over the rows of one transaction -------------------------------------
-# It does what the lines of `kernels/constraints.py` do in a kernel, on the same indexes and counts.
-
-
-Copies = Mapping[tuple[str, int], np.ndarray]  # by table and slot: the words before
-
-
-class Keeper:
-    """Keeps the constraints that one transaction may break."""
-
-    def __init__(self, tables: Mapping[str, TableRows], constraints: Sequence[Constraint]) -> None:
-        self.tables = tables
-        self.constraints = constraints
-
-    def exchange(self, copies: Copies) -> str | None:
-        """Move indexes and counts to the changed rows; back again, with the reason, if broken."""
-        if not self.constraints:
-            return None
-        changed = [
-            (name, int(slot), copy, self.tables[name].words[slot].copy())
-            for (name, slot), copy in copies.items()
-            if not _is_same(copy, self.tables[name].words[slot])
-        ]
-        for name, slot, old, new in changed:
-            self._move(name, slot, old, new)
-        for constraint in self.constraints:
-            if any(self._is_broken(constraint, name, slot) for name, slot, _, _ in changed):
-                for name, slot, old, new in changed:
-                    self._move(name, slot, new, old)
-                return constraint.reason
-        return None
-
-    def _move(self, name: str, slot: int, old: np.ndarray, new: np.ndarray) -> None:
-        for constraint in self.constraints:
-            if constraint.table != name:
-                continue
-            if isinstance(constraint, Unique):
-                entries = unique_entries(self.tables[name], constraint)
-                for words, change in ((old, leave), (new, enter)):
-                    if self._is_judged(constraint, words):
-                        value = hash_of(self._values(constraint, words))
-                        change(entries, len(entries) - 1, value, slot)
-            else:
-                counts = child_counts(self.tables, constraint)
-                for words, step in ((old, -1), (new, 1)):
-                    is_judged = self._is_judged(constraint, words)
-                    parent = self._parent(constraint, words) if is_judged else -1
-                    if parent >= 0:
-                        counts[parent] += step
-
-    def _is_judged(self, constraint: Constraint, words: np.ndarray) -> bool:
-        """Whether a row is there and has a value in each column of the constraint."""
-        rows = self.tables[constraint.table]
-        return bool(has_values(rows, constraint.columns, words.reshape(1, -1))[0])
-
-    def _values(self, constraint: Constraint, words: np.ndarray) -> np.ndarray:
-        record = words.view(self.tables[constraint.table].layout.dtype)[0]
-        return np.array([record[name] for name in constraint.columns], np.int64)
-
-    def _parent(self, reference: Reference, words: np.ndarray) -> int:
-        keys = self._values(reference, words).reshape(-1, 1)
-        return int(self.tables[reference.parent].find(keys, np.zeros(1, np.uint8))[0])
-
-    def _is_broken(self, constraint: Constraint, name: str, slot: int) -> bool:
-        words = self.tables[name].words[slot]
-        is_alive = bool(words[0] & HEADER_ALIVE)
-        is_judged = name == constraint.table and self._is_judged(constraint, words)
-        if isinstance(constraint, Unique):
-            return is_judged and self._has_twin(constraint, slot)
-        if is_judged:
-            parent = self._parent(constraint, words)
-            if parent < 0 or not self.tables[constraint.parent].words[parent, 0] & HEADER_ALIVE:
-                return True
-        is_parent = name == constraint.parent and not is_alive
-        return is_parent and bool(child_counts(self.tables, constraint)[slot])
-
-    def _has_twin(self, unique: Unique, slot: int) -> bool:
-        rows = self.tables[unique.table]
-        entries = unique_entries(rows, unique)
-        mine = self._values(unique, rows.words[slot])
-        value, mask = int(hash_of(mine)), len(entries) - 1
-        place = (value >> 32) & mask
-        while entries[place] != 0:
-            other = int(entries[place] & SLOT_MASK) - 1
-            is_like = (int(entries[place]) ^ value) & int(TAG_MASK) == 0
-            others = self._values(unique, rows.words[other])
-            if is_like and other != slot and np.array_equal(others, mine):
-                return True
-            place = (place + 1) & mask
-        return False
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    return not (one[0] ^ other[0]) & HEADER_ALIVE and bool(np.array_equal(one[1:], other[1:]))
+        words[0] &= ~np.int64(HEADER_WRITTEN)

@@ -18,12 +18,16 @@ from headgate.compiling.refusals import describe_error
 from headgate.compiling.signature import Signature
 from headgate.errors import DeclarationError, InvariantError
 from headgate.execution.interpreter import Interpreter
-from headgate.execution.reaches import Reach, ReachSpans, find_ranges
 from headgate.execution.run import Work
-from headgate.execution.spans import Spans, spans_of
+from headgate.execution.spans import Reach, ReachSpans, Spans, find_ranges, spans_of
 from headgate.kernels.building import Kernel, build_kernel, compile_first, literal_texts
-from headgate.kernels.generating_look_ups import is_found_late
-from headgate.kernels.generating_ranges import moving_indexes
+from headgate.kernels.generating_look_ups import is_found_late, moving_indexes
+from headgate.kernels.generating_windows import (
+    expiring_tables,
+    kept_tables,
+    sets_expiry,
+    trailed_tables,
+)
 from headgate.state.integrity import constraints_on
 from headgate.state.ordered import ordered_index
 from headgate.state.rows import TableRows
@@ -52,6 +56,11 @@ class Program:
         changing = [table for signature in self.signatures for table in signature.written]
         self.constraints = constraints_on(changing, self.declared)
         self.moving = moving_indexes(self.signatures)
+        self.expiring = expiring_tables(self.signatures)
+        ending = [table for table in self.expiring if table.history is not None]
+        # Whose versions are looked at, kept, or end with their rows; and the last two of them.
+        self.trailed = tuple(dict.fromkeys((*trailed_tables(self.signatures), *ending)))
+        self.kept = tuple(dict.fromkeys((*kept_tables(self.signatures), *ending)))
         self._reasons: dict[int, str] = {}
         self._literals: set[str] = set()
         for signature in self.signatures:
@@ -78,9 +87,11 @@ class Program:
             return None
         try:
             bound = self.declared if self.constraints else ()
-            kernel = build_kernel(compiled, bound, self.updates, self.moving)
+            kernel = build_kernel(compiled, bound, self.updates, self.moving, self.expiring)
             # Compile now, or load from the cache: not in the middle of the first batch.
             compile_first(kernel.run)
+            if kernel.run_until is not None:
+                compile_first(kernel.run_until)
             return kernel
         except Exception as error:
             names = ", ".join(signature.name for signature in compiled)
@@ -90,6 +101,12 @@ class Program:
     def is_dynamic(self) -> bool:
         """Whether the keys of some rows depend on other rows."""
         return any(signature.is_dynamic for signature in self.signatures)
+
+    @cached_property
+    def sets_expiry(self) -> bool:
+        """Whether an event may leave a row that expires at another moment than before."""
+        pairs = [(one, access) for one in self.signatures for access in one.accesses]
+        return any(sets_expiry(one, access) for one, access in pairs)
 
     @cached_property
     def made(self) -> tuple[str, ...]:
@@ -109,9 +126,8 @@ class Program:
         for table in self.declared:
             mine = [one for one in self.signatures if table in one.written]
             accesses = [access for one in mine for access in one.accesses if access.table == table]
-            may_return = any(access.create for access in accesses) and any(
-                one.effects.may_delete for one in mine
-            )
+            may_go = table.expires is not None or any(one.effects.may_delete for one in mine)
+            may_return = may_go and any(access.create for access in accesses)
             if mine and all(one.compiled for one in mine) and not may_return:
                 names = frozenset().union(*(one.effects.stored for one in mine))
                 columns = [name for name in table.schema.names if name not in table.key]
@@ -143,7 +159,7 @@ class Program:
         for creating in (True, False):
             for work in works:
                 for place, access in enumerate(work.signature.accesses):
-                    if access.create != creating:
+                    if access.create != creating or access.follows:
                         continue
                     is_late = work.signature.compiled or access.is_dynamic
                     if access.span is not None:
@@ -152,7 +168,17 @@ class Program:
                         work.slots[place] = self._scratch_slots(work, place)
                     else:
                         work.slots[place] = self._find(work, place)
+        for work in works:
+            self._follow(work)
         self._set_aside(works)
+
+    def _follow(self, work: Work) -> None:
+        """Accesses that follow the rows of another one have its spans, and as many slots."""
+        for place, access in enumerate(work.signature.accesses):
+            if access.follows:
+                source = work.signature.source_of(place)
+                work.spans[place] = work.spans[source]
+                work.slots[place] = np.full(len(work.slots[source]), -1)
 
     def _set_aside(self, works: Sequence[Work]) -> None:
         """Slots for the rows that may be made with keys that are known only as events run."""
@@ -170,9 +196,10 @@ class Program:
         events = len(work.skip)
         nothing = Spans(events, 0, np.zeros(events + 1, np.int64))
         return [
-            spans_of(one, work.columns, events) if one.span is None else nothing
+            nothing if one.span is not None or one.follows
+            else spans_of(one, work.columns, events)
             for one in work.signature.accesses
-        ]
+        ]  # fmt: skip
 
     def _find_range(self, work: Work, place: int, access: Access, *, is_foreseen: bool) -> None:
         span = access.span

@@ -5,6 +5,7 @@ Kernels take addresses. Every array they are given is held here for as long as t
 
 from __future__ import annotations
 
+import bisect
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,28 +17,27 @@ import pyarrow as pa
 
 from headgate.compiling.signature import Signature
 from headgate.execution.interpreter import error_reason, has_lost_its_error
-from headgate.execution.reaches import Reach
-from headgate.execution.spans import Spans
-from headgate.kernels.frame import ABORTED_COUNT, Frame, FrameLayout
-from headgate.kernels.generating_look_ups import is_found_late
-from headgate.kernels.generating_ranges import (
+from headgate.execution.shared_batch import SharedBatch
+from headgate.execution.spans import Reach, Spans, kept_indexes
+from headgate.kernels.frame import ABORTED_COUNT, Frame, column_addresses
+from headgate.kernels.generating_look_ups import (
     ACCESS_WORDS,
     FIRST_ACCESS,
     SLOTS_USED,
     UNDO_SLACK,
     NoRoom,
+    is_found_late,
 )
-from headgate.kernels.pointers import BITS, address
 from headgate.kernels.serial import BLOCK_EVENTS
 from headgate.state.columns import StoredColumn
-from headgate.state.integrity import child_counts, unique_entries
+from headgate.state.integrity import kept_arrays
 from headgate.state.layout import Layout
-from headgate.state.ordered import ordered_index
-from headgate.state.rows import TableRows
 from headgate.state.spaces import EventRows, Slots
-from headgate.state.table import Access, Constraint, Unique
+from headgate.state.table import Access, Table
+from headgate.state.version_rows import Trail, VersionRows, trail_of
 
 if TYPE_CHECKING:
+    from headgate.execution.expiring import Expiring
     from headgate.execution.program import Program
 
 COMMITTED, ABORTED, REJECTED, LATE = 0, 1, 2, 3
@@ -65,10 +65,21 @@ class Work:
 
     def slots_of(self, row: int) -> list[Slots]:
         """The slots of one event, an array for each access."""
-        return [
+        found = [
             self.reaches[place].find(row) if place in self.reaches else slots[spans.of(row)]
             for place, (spans, slots) in enumerate(zip(self.spans, self.slots, strict=True))
         ]
+        self.make_room()
+        return found
+
+    def make_room(self) -> None:
+        """As much room for what follows a range, and for rows as they were left, as for slots."""
+        for place in range(len(self.spans) if self.reaches else 0):
+            reach = self.reaches.get(self.signature.root_of(place))
+            if reach is not None:
+                if place not in self.reaches and len(self.slots[place]) < len(reach.slots):
+                    self.slots[place] = np.full(len(reach.slots), -1)
+                self.after[place] = reach.roomy(self.after[place])
 
     def note_change(self, table: str, slot: int) -> None:
         self.changes.append((table, int(slot)))
@@ -86,25 +97,28 @@ class Run:
         epoch: int,
         is_part: bool = False,
         whole: Run | None = None,
+        expiring: Expiring | None = None,
     ) -> None:
         self.program, self.works = program, works
         self.is_part = is_part  # of a batch whose other part runs at the same time
         self.whole = whole  # the batch of which this is a part, or a section
+        self.expiring = expiring  # what goes in it, where rows may
         self.order = np.ascontiguousarray(order, np.int64)
         self.route = np.ascontiguousarray(route, np.int64)
         self.epoch = epoch
         self.outcome = np.empty(len(order), np.int8)
         self.reason = np.empty(len(order), np.int64)
-        self.aborted = np.empty(
-            len(order) + 1, np.int64
-        )  # positions, as the serial loop finds them
+        self.aborted = np.empty(len(order) + 1, np.int64)  # positions, as the loop finds them
         names = program.kernel.tables if program.kernel is not None else ()
         self.table_names = [table.name for table in names]
         self.counts = np.zeros(2 * len(names) + 1, np.int64)
         kept_arrays(program.constraints, program.tables)  # made while no row is half changed
-        self.indexes = [
-            ordered_index(program.tables[one.table], one).ready() for one in program.moving
-        ]
+        running = set(self.route[self.order].tolist()) if program.moving else ()
+        looking = [works[number].signature for number in running]
+        self.indexes = kept_indexes(program.moving, program.tables, looking)
+        self.trails = [self._trail(table) for table in program.trailed]
+        if expiring is not None:
+            expiring.begin(self)
         for work in works:
             self._make_output(work)
             self._make_after(work)
@@ -135,6 +149,20 @@ class Run:
         }
         return self.frame.but(own)
 
+    def _trail(self, table: Table) -> Trail:
+        """The trail of a table, with room for the versions that the batch makes, as far as the
+        number of them is known: a step that finds too little says so."""
+        found = trail_of(self.program.tables, table).ready()
+        if table in self.program.kept and self.whole is None and not self.is_part:
+            accesses = [
+                (access, spans)
+                for work in self.works
+                for access, spans in zip(work.signature.accesses, work.spans, strict=True)
+            ]
+            totals = (spans.total for access, spans in accesses if access.table == table)
+            found.begin(min(sum(totals), len(self.order) * len(accesses)))
+        return found
+
     def _make_output(self, work: Work) -> None:
         work.out_layout = work.signature.out_layout
         if work.out_layout is not None:
@@ -164,7 +192,7 @@ class Run:
         }  # fmt: skip
         place = 0
         for number, work in enumerate(self.works[: self.program.compiled_count]):
-            arrays[f"columns_{number}"] = _addresses(work)
+            arrays[f"columns_{number}"] = column_addresses(work.signature.places, work.columns)
             if work.out is not None:
                 arrays[f"out_{number}"] = work.out
             for spans, slots, after in zip(work.spans, work.slots, work.after, strict=True):
@@ -194,24 +222,30 @@ class Run:
             arrays.update(kept_arrays(self.program.kernel.constraints, self.program.tables))
         if self.indexes:
             arrays.update(self._range_arrays(arrays["undo"]))
+        for number, trail in enumerate(self.trails):
+            arrays[f"trail_{number}"] = trail.words
+        if self.expiring is not None:
+            arrays["wakes_0"], arrays["moments_0"] = self.expiring.wakes, self.expiring.moments
         return arrays
 
     def _range_arrays(self, undo: np.ndarray) -> dict[str, Any]:
         """What ranges need that are looked up event by event, and the indexes they look into."""
         arrays: dict[str, Any] = {}
-        for number, index in enumerate(self.indexes):
-            arrays[f"tree_{number}"] = index.tree
-            arrays[f"held_{number}"] = index.held
-            arrays[f"recipe_{number}"] = index.recipe
+        for number, kept in enumerate(self.indexes):
+            arrays[f"tree_{number}"] = kept.index.tree
+            arrays[f"held_{number}"] = kept.index.held
+            arrays[f"recipe_{number}"] = kept.index.recipe
+            arrays[f"waiting_{number}"] = kept.waiting
         rooms, place = [len(undo)], 0
         for work in self.works[: self.program.compiled_count]:
             for number in range(len(work.spans)):
                 reach = work.reaches.get(number)
                 rooms += [0] * ACCESS_WORDS if reach is None else reach.rooms()
                 if reach is not None:
-                    arrays[f"slots_{place}"] = work.slots[number] = reach.slots
-                    if work.after[number] is not None:
-                        arrays[f"after_{place}"] = work.after[number]
+                    work.slots[number] = reach.slots
+                arrays[f"slots_{place}"] = work.slots[number]
+                if work.after[number] is not None:
+                    arrays[f"after_{place}"] = work.after[number]
                 place += 1
         arrays["rooms_0"] = np.array(rooms, np.int64)
         return arrays
@@ -221,6 +255,10 @@ class Run:
         row = int(self.order[position])
         work = self.works[int(self.route[row])]
         rows = words = 0
+        for trail in self.trails:
+            trail.make_room(sum(spans.of(row).stop - spans.of(row).start for spans in work.spans))
+        if not self.indexes:
+            return
         for access, spans in zip(work.signature.accesses, work.spans, strict=True):
             found = spans.of(row)
             rows += found.stop - found.start
@@ -230,8 +268,8 @@ class Run:
             reach.make_room(reach.spans.of(row).stop)
         if words + UNDO_SLACK > len(self.arrays["undo"]):
             self.arrays["undo"] = self.program.scratch_undo(words + UNDO_SLACK)
-        for index in self.indexes:
-            index.make_room_for(rows)
+        for kept in self.indexes:
+            kept.make_room(rows)
         self._refill()
 
     def _refill(self) -> None:
@@ -244,12 +282,13 @@ class Run:
                     reach.used = max(reach.used, int(rooms[at + SLOTS_USED]))
                 at += ACCESS_WORDS
         for work in self.works:
-            for number, reach in work.reaches.items():
-                work.after[number] = reach.roomy(work.after[number])
+            work.make_room()
         self.arrays.update(self._range_arrays(self.arrays["undo"]))
         frame = Frame.fill(self.program.compiled_kernel.layout, self.arrays, self.frame)
         frame.words[ABORTED_COUNT] = self.frame.words[ABORTED_COUNT]
         self.frame = frame
+        if self.expiring is not None:
+            self.expiring.refresh()
 
     def operations_max(self) -> int:
         """At most this many operations are in the batch."""
@@ -314,28 +353,46 @@ class Run:
     def all(self) -> None:
         """Run the batch in its order, one event after another."""
         self.reason.fill(0)  # by the serial loop, only what did not commit gets one
+        if self.expiring is not None:
+            self.expiring.all()
+            return
         begin = 0
-        for stop in self._interpreted_positions():
+        for stop in self._interpreted_positions:
             self._compiled(begin, stop)
             self._interpreted(stop)
             begin = stop + 1
         self._compiled(begin, len(self.order))
 
+    def some(self, begin: int, end: int) -> int:
+        """Run positions from `begin` on, to `end` or to where a row expires; returns the next."""
+        place = bisect.bisect_left(self._interpreted_positions, begin)
+        stop = [*self._interpreted_positions[place : place + 1], end][0]
+        if stop > begin:
+            return self._compiled(begin, min(stop, end))
+        self._interpreted(begin)
+        return begin + 1
+
+    @cached_property
     def _interpreted_positions(self) -> list[int]:
         if self.program.compiled_count == len(self.program.signatures):
             return []
         routed = self.route[self.order] >= self.program.compiled_count
         return [int(place) for place in np.flatnonzero(routed)]
 
-    def _compiled(self, begin: int, end: int) -> None:
-        """Run positions begin..end; an event that raises is undone, and the rest goes on."""
+    def _compiled(self, begin: int, end: int) -> int:
+        """Run positions begin..end; an event that raises is undone, and the rest goes on.
+
+        Returns the position after the last one: less than `end` where a row expires before.
+        """
         kernel = self.program.kernel
         while begin < end and kernel is not None:
             self.progress[0] = -1
             try:
-                kernel.run(begin, end, self.epoch, self._loop_frame.address)
-                self._note_outcomes(begin, end)
-                return
+                loop = kernel.run if self.expiring is None else kernel.run_until
+                reached = loop(begin, end, self.epoch, self._loop_frame.address)
+                reached = end if loop is kernel.run else int(reached)
+                self._note_outcomes(begin, reached)
+                return reached
             except NoRoom:
                 position = int(self.progress[0])
                 self._note_outcomes(begin, position)
@@ -354,6 +411,7 @@ class Run:
                 else:
                     self._abort(position, error_reason(error))
                 begin = position + 1
+        return begin
 
     def _note_outcomes(self, begin: int, end: int) -> None:
         np.not_equal(self.reason[begin:end], 0, out=self.outcome[begin:end].view(np.bool_))
@@ -363,10 +421,14 @@ class Run:
         number = int(self.route[row])
         interpreter = self.program.interpreters[number]
         if self.indexes and self.arrays:
+            for kept in self.indexes:
+                kept.settle()
             self._refill()  # it has the slots behind those that the kernel has used
         reason = interpreter.run(self.works[number], row, position, self.epoch)
         if self.indexes:
             self._bring(self.works[number], is_committed=reason is None)
+        if self.expiring is not None and reason is None:
+            self.expiring.note_touched(self.works[number].touched)
         if reason is None:
             self.outcome[position], self.reason[position] = COMMITTED, 0
         else:
@@ -375,9 +437,9 @@ class Run:
     def _bring(self, work: Work, *, is_committed: bool) -> None:
         """Keep the indexes in step with what the interpreter changed."""
         for name, slot in work.touched if is_committed else ():
-            for index in self.indexes:
-                if index.index.table == name:
-                    index.bring(slot)
+            for kept in self.indexes:
+                if kept.index.index.table == name and kept.is_asked:
+                    kept.index.bring(slot)
         if self.arrays:
             self._refill()
 
@@ -395,10 +457,19 @@ class Run:
         for work in self.works:
             for name, slot in work.changes:
                 extra.setdefault(name, []).append(slot)
-        for name, slots in extra.items():
-            before = found.get(name, np.empty(0, np.int64))
-            found[name] = np.concatenate([before, np.array(slots, np.int64)])
+        for trail in self.trails:
+            if trail.rows.table in self.program.kept:
+                found[trail.versions.table.name] = trail.changed()
+        nothing = np.empty(0, np.int64)
+        for more in (extra, self.removed):
+            for name, slots in more.items():
+                found[name] = np.concatenate([found.get(name, nothing), np.array(slots, np.int64)])
         return {name: slots for name, slots in found.items() if len(slots)}
+
+    @property
+    def removed(self) -> Mapping[str, Slots]:
+        """By table: rows that expired, those that no event had changed before."""
+        return {} if self.expiring is None else self.expiring.removed
 
     def release(self, changed: Mapping[str, Slots]) -> None:
         """Free the slots of rows that the batch deleted or never came to create."""
@@ -408,59 +479,11 @@ class Run:
                 rows.release(changed.get(name, nothing))
 
     def _has_deleted(self, name: str) -> bool:
-        if any(work.changes for work in self.works):
+        is_gone = self.expiring is not None and self.expiring.has_removed(name)
+        if is_gone or any(work.changes for work in self.works):
             return True
+        if isinstance(self.program.tables[name], VersionRows):
+            return any(trail.versions.table.name == name for trail in self.trails)
         if name not in self.table_names:
             return False
         return bool(self.counts[2 * self.table_names.index(name) + 1])
-
-
-def kept_arrays(
-    constraints: Sequence[Constraint], tables: Mapping[str, TableRows]
-) -> dict[str, np.ndarray | int]:
-    """What the kernel keeps for each constraint, by the names it was generated with."""
-    arrays: dict[str, np.ndarray | int] = {}
-    for number, constraint in enumerate(constraints):
-        if isinstance(constraint, Unique):
-            entries = unique_entries(tables[constraint.table], constraint)
-            arrays[f"unique_{number}"] = entries
-            arrays[f"unique_mask_{number}"] = len(entries) - 1
-        else:
-            arrays[f"children_{number}"] = child_counts(tables, constraint)
-    return arrays
-
-
-def _addresses(work: Work) -> np.ndarray:
-    """The addresses of the event's columns, at the places the kernel was compiled for."""
-    places = work.signature.places
-    found = [0] * (2 * len(places) + 1)
-    for name, place in places.items():
-        column: Any = work.columns[name]
-        found[place] = address(column.values)
-        if column.offsets is not None:
-            found[place + 1] = address(column.offsets)
-        elif column.nulls is not None:
-            found[place + 1] = BITS * address(column.valid)
-    return np.array(found, np.int64)
-
-
-# --- a batch as threads share it ------------------------------------------------------------------
-# Whoever has a batch says here what it may touch; parallel/whole_transactions.py has all threads
-# plan and run it. Invariant: the frame and all that it points to live until it has run.
-
-
-@dataclass(frozen=True)
-class SharedBatch:
-    """One batch; `changed` and `counts` are where the serial loop would note what it changed."""
-
-    layout: FrameLayout
-    frame: np.ndarray
-    count: int  # of positions
-    tables: Sequence[TableRows]
-    changed: Sequence[np.ndarray]  # by table: slots, with room for all that can change
-    counts: np.ndarray  # by table: how many of them, whether one was deleted
-    undo_words: int
-    singles: int  # rows that an event names one by one, at most
-    lengths: Sequence[np.ndarray] = ()  # by access that names many rows, by event row: how many
-    order: EventRows | None = None  # None: that of the event rows
-    words: Mapping[str, np.ndarray] = field(default_factory=dict)  # others in the frame

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from headgate.execution.interpreter import error_reason, has_lost_its_error
 from headgate.execution.program import Program
-from headgate.execution.run import SharedBatch
+from headgate.execution.shared_batch import SharedBatch
 from headgate.kernels.building import compile_first
 from headgate.kernels.frame import ABORTED, ABORTED_COUNT, COUNT, EPOCH, REASON, ROUTE
 from headgate.kernels.generating_look_ups import is_found_late
@@ -51,6 +51,8 @@ def is_straight(program: Program) -> bool:
         program.compiled_count == len(program.signatures) > 0
         and not program.constraints
         and not program.updates
+        and not program.trailed
+        and not program.sets_expiry
         and all(one.is_single or (is_found_late(one) and len(one.columns) == 1) for one in accesses)
     )
 

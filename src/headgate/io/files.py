@@ -118,6 +118,10 @@ class Disk(Protocol):
 
     def remove(self, path: str) -> None: ...
 
+    def remove_folder(self, path: str) -> None:
+        """Remove a folder that is empty; OSError when it is not."""
+        ...
+
     def sync_folder(self, path: str) -> None:
         """Return when the names created, renamed and removed in the folder would survive."""
         ...

@@ -197,6 +197,9 @@ class RealDisk:
         finally:
             os.close(descriptor)
 
+    def remove_folder(self, path: str) -> None:
+        os.rmdir(path)
+
     def sync_folder(self, path: str) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

@@ -14,12 +14,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from headgate.errors import InputError, did_you_mean, shown
+from headgate.execution.expiring import Expiring
 from headgate.execution.program import Program
 from headgate.execution.run import Run, Work
 from headgate.io import Clock
@@ -31,7 +34,9 @@ from headgate.kernels.frame import (
     HOME_SCRATCH,
     HOME_WIDTH,
 )
+from headgate.kernels.pointers import own_lines
 from headgate.kernels.protocols import OPERATION_WORDS, ROW_WORDS, SEEN_WORDS
+from headgate.kernels.serial import BLOCK_EVENTS
 from headgate.parallel.crew import Crew, Words
 from headgate.parallel.decision import Decision, Thresholds
 from headgate.parallel.figures import Figures
@@ -115,7 +120,8 @@ def _elements(work: Work) -> np.ndarray:
 
 
 def _elements_max(work: Work) -> int:
-    return int(_elements(work).max(initial=0)) + 1
+    """At most so many rows are named by one event, and one more."""
+    return sum(spans.most for spans in work.spans) + 1
 
 
 def run_isolated(
@@ -124,7 +130,6 @@ def run_isolated(
     """Run the batch by a protocol; None when it was put back and must be run serially."""
     isolation = _Isolation(run, scheme, level, is_recorded)
     crew = isolation.crew
-    run.program.compiled_kernel.resolve(0, len(run.order), run.frame.address)
     crew.work(kernels[scheme.kind.kernel])
     if crew.raised[0]:
         crew.put_back()
@@ -149,15 +154,17 @@ class _Isolation:
         self.starts, self.seen = self._recording(is_recorded)
         self.crew.shared |= {
             "level": level, "bases": self.bases, "stamps": self.stamps, "retries": self.retries,
+            # Made for each batch: new pages are in the cache, those of an old array are not.
             "held": np.zeros(ROW_WORDS * (int(self.bases[-1]) + 1), np.int64),
             "seen_starts": self.starts, "seen": 0 if self.seen is None else self.seen,
+            "done_blocks": np.zeros(self.count // BLOCK_EVENTS + 1, np.int64),
         }  # fmt: skip
         for thread, own in enumerate(self.crew.own):
             own |= self._own(thread, own)
 
     def _recording(self, is_recorded: bool) -> tuple[np.ndarray, np.ndarray | None]:
         if not is_recorded:
-            return np.zeros(self.count + 1, np.int64), None
+            return np.zeros(1, np.int64), None
         each = np.stack([_elements(work) for work in self.run.works])
         room = each[self.run.route[self.run.order], self.run.order] + 1
         starts = np.concatenate([[0], np.cumsum(room)])
@@ -166,10 +173,14 @@ class _Isolation:
     def _own(self, thread: int, own: Words) -> Words:
         """A thread's words: for the step, and where its final changes are listed."""
         crew, changes, room = self.crew, self.crew.changes[thread], self.most + 2
-        copies = [np.empty(room, np.int64) for _ in crew.tables]
+        sizes = [len(changes.counts), OPERATION_WORDS * room, *[room] * (3 + len(crew.tables))]
+        words, ends = own_lines(sum(sizes)), [0, *accumulate(sizes)]
+        counts, mine, turn, elements, private, *copies = (
+            words[first:last] for first, last in pairwise(ends)
+        )
         step: Words = dict(own)
         if self.scheme.kind.on_copies:
-            step["counts"] = np.zeros_like(changes.counts)
+            step["counts"] = counts
             for number, listed in enumerate(copies):
                 step |= {f"changed_{number}": listed, f"images_{number}": 0}
         homes = crew.homes({
@@ -182,9 +193,7 @@ class _Isolation:
         })  # fmt: skip
         return {
             **step, "homes": homes, "final": changes.counts,
-            "mine": np.empty(OPERATION_WORDS * room, np.int64),
-            "turn": np.empty(room, np.int64), "elements": np.empty(room, np.int64),
-            "private": np.empty(room, np.int64),
+            "mine": mine, "turn": turn, "elements": elements, "private": private,
             "own": self.run.frame.but(step).words,  # the kernel sets its slots for each event
         }  # fmt: skip
 
@@ -199,14 +208,16 @@ class _Isolation:
             bases = dict(zip(run.table_names, self.bases.tolist(), strict=False))
             committed = run.outcome == 0
             recording = Recording(self.stamps, committed, self.starts, self.seen, bases)
+        order, retries = run.order, int(self.retries[0])
+        if (self.stamps[1:] > self.stamps[:-1]).all():  # as at PL4
+            return Isolated(self.scheme.name, order, retries, recording)
         places = np.argsort(self.stamps, kind="stable")
         run.outcome[:] = run.outcome[places]
         run.reason[:] = run.reason[places]
         for work in run.works:
             if work.out is not None:
                 work.out = np.ascontiguousarray(work.out[:, places])
-        order = run.order[places]
-        return Isolated(self.scheme.name, order, int(self.retries[0]), recording)
+        return Isolated(self.scheme.name, order[places], retries, recording)
 
 
 # --- the executor ---------------------------------------------------------------------------------
@@ -224,6 +235,9 @@ class Execution:
     changed: Mapping[str, np.ndarray]
     written: Mapping[str, tuple[str, ...]]  # by table: the only columns that rows may differ in
     isolated: Isolated | None = None  # when a protocol ran it: the order of its commits
+    # Of a batch that ran elsewhere: its output columns, and what the log is to name.
+    made: Mapping[str, pa.Array] | None = None
+    named: Mapping[str, pa.RecordBatch] = field(default_factory=dict)
 
 
 class Executor:
@@ -248,14 +262,22 @@ class Executor:
         scheme: Scheme = SERIAL,
         isolation: str = "PL4",
         is_recorded: bool = False,
+        expiring: Expiring | None = None,
     ) -> Execution:
-        """Run resolved events in this order; `route` has the number of each one's transaction."""
+        """Run resolved events in this order; `route` has the number of each one's transaction.
+
+        Where rows may expire in between, one after another.
+        """
         program = self.program
+        if expiring is not None and not scheme.is_serial:
+            names = ", ".join(table.name for table in program.expiring)
+            self.decisions.append(Decision("serial", f"rows may expire between events: {names}"))
+        scheme = scheme if expiring is None else SERIAL
         protocol = self._protocol(scheme, isolation, len(order))
         if protocol is not None:
             for table in program.kernel.tables if program.kernel is not None else ():
                 program.tables[table.name].reserve(scratch_rows(works, protocol.threads))
-        run = Run(program, works, order, route, epoch)
+        run = Run(program, works, order, route, epoch, expiring=expiring)
         isolated = None
         if protocol is not None:
             isolated = self._isolated(run, protocol, LEVELS[isolation], is_recorded)
@@ -313,6 +335,8 @@ class Executor:
             return "a key that depends on rows"
         if program.moving:
             return f"ranges over rows that the transactions move: {program.moving[0].name}"
+        if program.trailed:
+            return f"versions of rows: {program.trailed[0].name}"
         is_plain = program.compiled_count < len(program.signatures)
         return "a plain Python function" if is_plain else None
 

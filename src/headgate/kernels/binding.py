@@ -19,9 +19,11 @@ from typing import Any, NoReturn, TypeVar
 from headgate.compiling.cache import generated_module
 from headgate.errors import InvariantError
 from headgate.state.compiled import cache_folder, kernel_of, linked
+from headgate.state.templates import templated
 
 _ROLE = "__headgate_role__"
 _BOUND: dict[tuple[str, ...], dict[str, Any]] = {}  # what this process has bound before
+_SHARED: dict[tuple[Any, ...], tuple[Any, Any]] = {}  # parts that are the same for all programs
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -69,7 +71,10 @@ def bind(
         bound = generated_module(f"{name}_{module.__name__.rpartition('.')[2]}", mark)
         space = bound.__dict__
         space |= _named(vars(module)) | _named(pieces) | found
-        own = {key: _over(one, space, mark is not None) for key, one in roles(module).items()}
+        own = {
+            key: _over(one, space, vars(module), mark is not None)
+            for key, one in roles(module).items()
+        }
         space |= own
         found |= own
     if mark is not None:
@@ -82,12 +87,43 @@ def _named(space: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in space.items() if not key.startswith("__")}
 
 
-def _over(function: types.FunctionType, space: dict[str, Any], is_kept: bool) -> Any:
-    """The function over other globals, compiled when it is first called."""
+def _over(
+    function: types.FunctionType, space: dict[str, Any], own: Mapping[str, Any], is_kept: bool
+) -> Any:
+    """The function over other globals, compiled when it is first called.
+
+    A part that names nothing but what its own module has is the same for all programs: it is made
+    once, for as long as those names mean the same things.
+    """
     made = types.FunctionType(function.__code__, space, function.__name__)
     made.__module__ = space["__name__"]
-    is_kernel = function.__dict__[_ROLE] == "kernel"
-    return kernel_of(made, is_kept) if is_kernel else linked(made)
+    if function.__dict__[_ROLE] == "kernel":
+        return kernel_of(_calling(made, templated(made)), is_kept)
+    named = {name: space[name] for name in function.__code__.co_names if name in space}
+    if any(value is not own.get(name) or _is_bound(value) for name, value in named.items()):
+        return templated(made)
+    key = function, *((name, id(value)) for name, value in named.items())
+    if key not in _SHARED:
+        _SHARED[key] = linked(function), named  # which keeps those things, and their ids
+    return _SHARED[key][0]
+
+
+def _calling(function: types.FunctionType, body: Any) -> types.FunctionType:
+    """A function of the same place and arguments that only calls the other: what Python calls."""
+    names = ", ".join(inspect.signature(function).parameters)
+    scope: dict[str, Any] = {"body": body, "__name__": function.__module__}
+    exec(f"def {function.__name__}({names}):\n    return body({names})", scope)
+    found: types.FunctionType = scope[function.__name__]
+    place = function.__code__.co_filename, function.__code__.co_firstlineno
+    found.__code__ = found.__code__.replace(co_filename=place[0], co_firstlineno=place[1])
+    found.__module__ = function.__module__
+    return found
+
+
+def _is_bound(value: Any) -> bool:
+    """Whether it is itself made anew for a program, or given by one."""
+    plain = isinstance(value, types.FunctionType)
+    return plain and (_ROLE in value.__dict__ or value.__module__ == __name__)
 
 
 def unbound() -> NoReturn:
@@ -152,6 +188,21 @@ def step(e: int, k: int, i: int, epoch: int, frame: int) -> int:
     unbound()
 
 
+def is_due(i: int, frame: int) -> bool:
+    """Whether a row expires before the event at this position; see timely.py."""
+    unbound()
+
+
+def sweep_due(i: int, frame: int) -> int:
+    """Let the rows go that expire before the event at this position; 1 where not all are known."""
+    unbound()
+
+
+def note_dues(e: int, k: int, frame: int) -> int:
+    """Note which of the rows that one event may have written expire within the batch."""
+    unbound()
+
+
 def undo(e: int, k: int, frame: int) -> int:
     """Put the rows of one event back as they were before its step."""
     unbound()
@@ -176,6 +227,11 @@ def list_units(
 
 def perform(u: int, i: int, e: int, keys: int, frame: int) -> int:
     """Run one unit over versions, or with `keys` only see to its keys; its reason, or 0."""
+    unbound()
+
+
+def approach(e: int, frame: int) -> int:
+    """Ask for the locks or stamps of the rows of one event."""
     unbound()
 
 

@@ -29,9 +29,11 @@ from headgate.compiling.signature import (
     event_type,
     output_type,
     row_type,
+    window_type,
 )
 from headgate.compiling.slicing import Cut, Slicing, slice_transaction
 from headgate.compiling.texts import texts_at, texts_type
+from headgate.compiling.version_windows import window_at
 from headgate.errors import DeclarationError
 from headgate.kernels import (
     comparison,
@@ -42,13 +44,16 @@ from headgate.kernels import (
     protocols,
     serial,
     shares,
+    sweeping,
+    timely,
     versions,
 )
 from headgate.kernels.binding import bind, codes
 from headgate.kernels.frame import REACH, FrameLayout
 from headgate.kernels.generating import Generator
-from headgate.kernels.generating_ranges import NoRoom
-from headgate.kernels.generating_units import UnitGenerator
+from headgate.kernels.generating_look_ups import NoRoom
+from headgate.kernels.generating_units import UnitGenerator, protocol_source
+from headgate.kernels.generating_windows import is_kept
 from headgate.kernels.pointers import (
     event_at,
     fixed_word,
@@ -61,11 +66,13 @@ from headgate.kernels.pointers import (
 )
 from headgate.kernels.serial import STEPS, no_keys
 from headgate.state.compiled import mix, prefetch, prefetch_to_write
-from headgate.state.entries import bring
+from headgate.state.entries import catch_up, is_full, note_moved
 from headgate.state.layout import STORED, row_layout
 from headgate.state.ranges import Index
+from headgate.state.survey import first_of, last_of
 from headgate.state.table import Access, Constraint, Table
-from headgate.state.tree import is_short, scan
+from headgate.state.trail import is_crowded, note_version
+from headgate.state.tree import scan
 
 
 @dataclass(frozen=True)
@@ -79,6 +86,7 @@ class Kernel:
     predict: Any  # those of keys that depend on rows, as far as they are certain
     look_ahead: Any  # those of a section, by another thread
     run_found: Any  # the loop over such a section
+    run_until: Any = None  # the loop by which rows expire, where they may
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -104,15 +112,20 @@ def build_kernel(
     declared: Sequence[Table] = (),
     updates: bool = False,
     moving: Sequence[Index] = (),
+    expiring: Sequence[Table] = (),
 ) -> Kernel:
     """Make and compile (or load) the serial loop of these transactions, numbered as given.
 
     `declared` are the engine's tables when a constraint of theirs may matter, else none; with
-    `updates` it keeps the rows as each transaction leaves them. Indexes that are `moving` it keeps.
+    `updates` it keeps the rows as each transaction leaves them. Indexes that are `moving` it keeps,
+    and rows of `expiring` tables it lets go.
     """
-    generator = Generator(signatures, declared, updates, moving)
-    made = _build("kernel", generator, generator.source(), [serial], _scope(generator))
-    names = ("run", "restore", "resolve", "predict", "look_ahead", "run_found")
+    generator = Generator(signatures, declared, updates, moving, expiring)
+    modules, names = [serial], ["run", "restore", "resolve", "predict", "look_ahead", "run_found"]
+    scope = _scope(generator)
+    if generator.expiry.is_needed:
+        modules, names = [serial, timely], [*names, "run_until"]
+    made = _build("kernel", generator, generator.source(), modules, scope)
     return Kernel(generator, **{name: made[name] for name in names})
 
 
@@ -127,7 +140,7 @@ def build_transaction_kernels(generator: Generator, is_virtual: bool = False) ->
 def build_protocol_kernels(generator: Generator) -> Mapping[str, Any]:
     """The lock-based and the timestamp-based kernel."""
     scope = {**_scope(generator), "note": protocols.note}
-    return _build("protocol", generator, generator.protocol_source(), [protocols], scope)
+    return _build("protocol", generator, protocol_source(generator), [serial, protocols], scope)
 
 
 @dataclass(frozen=True)
@@ -204,7 +217,13 @@ def _scope(generator: Generator) -> dict[str, Any]:
         scope |= dict.fromkeys(("compute", "guess", "ask"), no_keys)
     scope["deal_row"] = shares.deal_row
     scope["texts_at"] = texts_at
-    scope |= {"scan": scan, "is_short": is_short, "bring": bring, "NoRoom": NoRoom}
+    if generator.expiry.is_needed:
+        scope |= {name: getattr(sweeping, name) for name in ("note_due", "stir", "sweep")}
+    scope |= {"scan": scan, "note_moved": note_moved, "catch_up": catch_up, "is_full": is_full}
+    scope["NoRoom"] = NoRoom
+    if generator.windows.tables:
+        scope |= {"first_of": first_of, "last_of": last_of}
+        scope |= {"is_crowded": is_crowded, "note_version": note_version}
     for number, signature in enumerate(generator.signatures):
         scope[f"function_{number}"] = compile_along(
             signature.function, signature.functions, None, signature.is_reaching
@@ -214,6 +233,7 @@ def _scope(generator: Generator) -> dict[str, Any]:
             scope[f"output_{number}"] = output_at(output_type(signature.name, signature.output))
         for place, access in generator.accesses(number):
             size = 8 * row_layout(access.table.schema, access.table.key).words
+            scope |= _of_versions(signature, place, access)
             row = row_type(access)
             scope[f"row_{place}"] = record_at(row, size)
             scope[f"rows_{place}"] = rows_at(RowsType(row, size))
@@ -233,6 +253,20 @@ def _scope(generator: Generator) -> dict[str, Any]:
         if table.check is not None:
             scope[f"check_{place}"] = compiled_check(table)
     return scope | generator.judge.scope()
+
+
+def _of_versions(signature: Signature, place: int, access: Access) -> dict[str, Any]:
+    """What the source refers to for an access that looks at versions, or keeps them."""
+    history = access.table.history
+    if history is None or not (access.window is not None or is_kept(access)):
+        return {}
+    found: dict[str, Any] = {}
+    time = history.time_column(signature.event, f"transaction {signature.name!r}")
+    if time is not None:
+        found[f"time_{place}"] = key_at(column_places(signature.event)[time], "i8")
+    if access.window is not None:
+        found[f"window_{place}"] = window_at(window_type(access))
+    return found
 
 
 def compile_first(kernel: Any) -> None:

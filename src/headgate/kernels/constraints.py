@@ -254,7 +254,7 @@ class ConstraintText:
         return lines
 
 
-_ALIVE = """@linked
+_ALIVE = """@templated
 def alive_{number}(words, slot):
 {lacking}    return get(words, slot * {width}) & {alive} != 0
 
@@ -262,12 +262,12 @@ def alive_{number}(words, slot):
 """
 
 # An old or a new row is words and a slot; a row that is not alive has neither entry nor parent.
-_UNIQUE = """@linked
+_UNIQUE = """@templated
 def hash_{number}(words, slot):
     return {value}
 
 
-@linked
+@templated
 def exchange_{number}(old, old_slot, new, new_slot, slot, entries, mask):
     if alive_{number}(old, old_slot):
         leave(entries, mask, hash_{number}(old, old_slot), slot)
@@ -275,7 +275,7 @@ def exchange_{number}(old, old_slot, new, new_slot, slot, entries, mask):
         enter(entries, mask, hash_{number}(new, new_slot), slot)
 
 
-@linked
+@templated
 def is_broken_{number}(words, slot, entries, mask):
 {unless_alive}    value = hash_{number}(words, slot)
     place = (value >> 32) & mask
@@ -289,12 +289,12 @@ def is_broken_{number}(words, slot, entries, mask):
                 return True
         place = (place + 1) & mask"""
 
-_REFERENCE = """@linked
+_REFERENCE = """@templated
 def parent_{number}(words, slot, parent_words, entries, mask):
     return find_{parent}(entries, mask, parent_words, {values})
 
 
-@linked
+@templated
 def exchange_{number}(old, old_slot, new, new_slot, slot, children, parents, entries, mask):
     if alive_{number}(old, old_slot):
         parent = parent_{number}(old, old_slot, parents, entries, mask)
@@ -306,7 +306,7 @@ def exchange_{number}(old, old_slot, new, new_slot, slot, children, parents, ent
             put(children, parent, get(children, parent) + 1)
 
 
-@linked
+@templated
 def is_broken_{number}(words, slot, children, parents, entries, mask):
 {unless_alive}    parent = parent_{number}(words, slot, parents, entries, mask)
     return parent < 0 or get(parents, parent * {width}) & {alive} == 0"""

@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from headgate.kernels.pointers import address
+from headgate.kernels.pointers import BITS, address, own_lines
+from headgate.state.columns import StoredColumn
 
 # The layout: words of the batch at places that every kernel knows, then those of each transaction,
 # access, table and constraint, in the order of their numbers. What a batch does not need is 0.
@@ -67,7 +68,7 @@ OF_BATCH = (
     "dealt_room",  # for so many, itself
     "links", "links_room",  # by event: whom its operations wait for; for so many words, itself
     "block_starts",  # by block: where its links begin
-    "done_blocks",  # by block: whether it has run
+    "done_blocks",  # by block: whether it has run; for protocols, whether its rows are found
     "last_blocks",  # by row: the last block that wrote it, and that read it
     "first_block",  # the number that those of the batch begin with there, itself
     # --- units over versions, see versions.py
@@ -150,8 +151,15 @@ OF_INDEX = (  # of those that the transactions both look into and change
     "tree",  # its entries, see state/tree.py
     "held",  # by slot: its entry
     "recipe",  # where the words of an entry stand in a row
+    "waiting",  # the slots of rows that have changed since somebody looked, see state/entries.py
 )
-OF_RANGES = ("rooms",)  # of all of them: how much room there is, see generating_ranges.py
+OF_TRAIL = ("trail",)  # of a table whose versions are looked at or kept, see state/trail.py
+OF_RANGES = ("rooms",)  # of all of them: how much room there is, see generating_look_ups.py
+
+OF_EXPIRY = (  # where rows may expire within the batch, see timely.py
+    "wakes",  # when the next one does, and what is known of that, see sweeping.py
+    "moments",  # by position: how late it is
+)
 
 REACH = "texts_at(texts)"  # what a function gets that looks at the characters of texts
 OF_POOL = ("texts",)  # the way to characters, where a transaction looks at them, see characters.py
@@ -177,6 +185,8 @@ class FrameLayout:
     moving: tuple[str, ...] = ()  # kinds of words that a kernel may change as it goes
     has_dynamic: bool = False  # whether rows are found by keys that depend on other rows
     indexes: int = 0
+    trails: int = 0
+    has_expiry: bool = False  # whether rows may expire within the batch
 
     @cached_property
     def places(self) -> dict[str, int]:
@@ -188,6 +198,8 @@ class FrameLayout:
             (self.tables if self.has_dynamic else 0, OF_DYNAMIC),
             (self.indexes, OF_INDEX),
             (min(self.indexes, 1), OF_RANGES),
+            (self.trails, OF_TRAIL),
+            (int(self.has_expiry), OF_EXPIRY),
         )
         names = [*OF_BATCH]
         for count, kinds in groups:
@@ -221,10 +233,13 @@ class FrameLayout:
 class Frame:
     """The words of one frame, and the arrays that they point to, which live as long as it does."""
 
-    def __init__(self, layout: FrameLayout, words: list[int], arrays: dict[str, Any]) -> None:
+    def __init__(
+        self, layout: FrameLayout, words: list[int] | np.ndarray, arrays: dict[str, Any]
+    ) -> None:
         self.layout = layout
         self.arrays = arrays
-        self.words = np.array(words, np.int64)
+        self.words = own_lines(len(words))  # a thread sets its slots here for each event
+        self.words[:] = words
         self.address = address(self.words)
 
     @staticmethod
@@ -253,5 +268,28 @@ class Frame:
         return Frame(layout, words, used)
 
     def but(self, arrays: Mapping[str, np.ndarray | int]) -> Frame:
-        """The same frame with other arrays in some places."""
-        return Frame.fill(self.layout, {**self.arrays, **arrays}, self)
+        """The same frame with other arrays in some places.
+
+        Only these are looked at: each thread of a batch has a frame, and most of it is the same.
+        """
+        found = Frame(self.layout, self.words, self.arrays.copy())
+        places, words, used = self.layout.places, found.words, found.arrays
+        for name, array in arrays.items():
+            place = places.get(name)
+            if place is not None:
+                used[name] = array
+                words[place] = array if isinstance(array, int) else address(array)
+        return found
+
+
+def column_addresses(places: Mapping[str, int], columns: Mapping[str, StoredColumn]) -> np.ndarray:
+    """The addresses of an event's columns, at the places the kernel was compiled for."""
+    found = [0] * (2 * len(places) + 1)
+    for name, place in places.items():
+        column: Any = columns[name]
+        found[place] = address(column.values)
+        if column.offsets is not None:
+            found[place + 1] = address(column.offsets)
+        elif column.nulls is not None:
+            found[place + 1] = BITS * address(column.valid)
+    return np.array(found, np.int64)

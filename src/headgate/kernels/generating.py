@@ -13,16 +13,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from headgate.compiling.signature import OutputColumns, Signature
 from headgate.kernels.constraints import ConstraintText
 from headgate.kernels.frame import REACH, FrameLayout
 from headgate.kernels.generating_keys import DynamicText
-from headgate.kernels.generating_look_ups import LookUpText, is_found_late
-from headgate.kernels.generating_ranges import RangeText
+from headgate.kernels.generating_look_ups import LookUpText, RangeText, is_found_late
+from headgate.kernels.generating_windows import ExpiryText, WindowText, is_kept
 from headgate.state.integrity import constraints_on
-from headgate.state.layout import HEADER_ALIVE, WORD_BYTES, row_layout
+from headgate.state.layout import HEADER_ALIVE, HEADER_WRITTEN, WORD_BYTES, row_layout
 from headgate.state.ranges import Index
 from headgate.state.table import Access, Reference, Table
 
@@ -44,9 +43,12 @@ class Generator:
         declared: Sequence[Table] = (),
         updates: bool = False,
         moving: Sequence[Index] = (),
+        expiring: Sequence[Table] = (),
     ) -> None:
         self.signatures = tuple(signatures)
         self.ranges = RangeText(self, moving)
+        self.windows = WindowText(self)
+        self.expiry = ExpiryText(self, expiring)
         self.updates = updates
         self.declared = {table.name: table for table in declared}
         self.constraints = [constraints_on(one.written, declared) for one in signatures]
@@ -58,12 +60,12 @@ class Generator:
             if isinstance(constraint, Reference)
         ]
         self.tables = tuple(dict.fromkeys(found))
+        self.roots = self._roots()
         accesses = sum(len(signature.accesses) for signature in signatures)
         self.dynamic = DynamicText(self)
         sizes = len(signatures), accesses, len(self.tables), len(self.judge.constraints)
-        self.layout = FrameLayout(
-            *sizes, has_dynamic=self.dynamic.is_needed, indexes=len(self.ranges.moving)
-        )
+        needed = (), self.dynamic.is_needed, len(self.ranges.moving), len(self.windows.tables)
+        self.layout = FrameLayout(*sizes, *needed, self.expiry.is_needed)
         self.reasons: list[str] = [""]  # an abort with an empty text is code -1
         for table in self.tables:
             self.reasons.append(f"missing key: {table.name}")
@@ -91,6 +93,16 @@ class Generator:
         before = sum(len(signature.accesses) for signature in self.signatures[:number])
         return list(enumerate(self.signatures[number].accesses, start=before))
 
+    def _roots(self) -> dict[int, tuple[int, Access]]:
+        """By access that follows the rows of another one: the first of those, whose span it has."""
+        found = {}
+        for number, signature in enumerate(self.signatures):
+            known = self.accesses(number)
+            for place, (at, access) in enumerate(known):
+                if access.follows:
+                    found[at] = known[signature.root_of(place)]
+        return found
+
     # --- texts --------------------------------------------------------------------------------
 
     def source(self) -> str:
@@ -98,14 +110,7 @@ class Generator:
         dealt = "e, first, thread, threads, frame"
         parts = [*self.steps(), *self.each(self._list_rows), *self.each(self._deal_rows)]
         parts += [self.dispatch("list_rows", "e, first, frame"), self.dispatch("deal_rows", dealt)]
-        return self.joined(parts)
-
-    def protocol_source(self) -> str:
-        """The same for protocols, which set the slots of a step for each event."""
-        moving = replace(self.layout, moving=("slots",))
-        parts = [*self.steps(), *self.each(self._gather), *self.each(self._point)]
-        parts += [self.dispatch("gather", "e, frame"), self.dispatch("point", "e, frame")]
-        return self.joined(parts, moving)
+        return self.joined([*parts, *self.expiry.functions()])
 
     def joined(self, parts: Sequence[str], layout: FrameLayout | None = None) -> str:
         """The text of these functions, every word of the frame that they name found in it."""
@@ -135,7 +140,7 @@ class Generator:
         for number in range(last):
             lines += [f"    if get(route, e) == {number}:"]
             lines += [f"        return {name}_{number}({arguments})"]
-        return "\n".join(["@linked", *lines, f"    return {name}_{last}({arguments})"])
+        return "\n".join(["@templated", *lines, f"    return {name}_{last}({arguments})"])
 
     # --- spans --------------------------------------------------------------------------------
 
@@ -146,6 +151,10 @@ class Generator:
         """
         if access.is_single:
             return [f"s_{place} = get(slots_{place}, {at if is_found_late(access) else 'e'})"]
+        root, followed = self.roots.get(place, (place, access))
+        if root != place:  # it has a row for each row of that one
+            ends = [f"first_{place} = first_{root}", f"last_{place} = last_{root}"]
+            return [*self.span(root, followed), *ends]
         if self.ranges.is_dynamic(access):
             return self.ranges.span(place)
         return [
@@ -199,11 +208,12 @@ class Generator:
         words = {field.offset // WORD_BYTES for field in stored}
         words |= layout.null_bits(field.name for field in stored).keys()
         creates = any(one.create for one in signature.accesses if one.table == table)
-        return tuple(sorted(words | ({0} if creates or effects.may_delete else set())))
+        is_headed = creates or effects.may_delete or is_kept(access)
+        return tuple(sorted(words | ({0} if is_headed else set())))
 
     def function(self, name: str, lines: Sequence[str], arguments: str = "e, frame") -> str:
         return "\n".join(
-            ["@linked", f"def {name}({arguments}):", "    FRAME"]
+            ["@templated", f"def {name}({arguments}):", "    FRAME"]
             + ["    " + line for line in lines]
         )
 
@@ -224,7 +234,8 @@ class Generator:
 
     def _step(self, number: int) -> str:
         lines = [
-            *self.ranges.begin(number), *self._begin(number), *self.call(number),
+            *self.ranges.begin(number), *self.windows.begin(number),
+            *self._begin(number), *self.call(number),
             *self._differences(number),
             *self._checks(number), *self.judge.judge(number), *self._marks(number),
             *self._keep(number), "return 0",
@@ -241,7 +252,7 @@ class Generator:
         for place, access in self.accesses(number):
             table, width, slot = self.number(access.table), self.width(access), f"s_{place}"
             spans += self.span(place, access, "k")
-            if not access.create and access.span is None:
+            if access.needs_row:
                 why = self.reason(f"missing key: {access.table.name}")
                 missing += self.missing(place, access, str(why))
             saved += self.rows(place, access, self._saved(number, place, access))
@@ -304,6 +315,8 @@ class Generator:
         self, place: int, access: Access, words: str, slots: str, slot: str, kind: str = ""
     ) -> str:
         """What a function gets for an access: the row, or all rows of the span."""
+        if access.window is not None:
+            return self.windows.value(place, access)
         if access.is_single:
             return f"{kind}row_{place}({words}, {slot})"
         return f"{kind}rows_{place}({words}, {slots}, first_{place}, last_{place})"
@@ -342,10 +355,11 @@ class Generator:
 
     def _differs(self, number: int, place: int, access: Access) -> str:
         """Whether a row is another than before: by its words at hand, or by those in `undo`."""
+        tests = [f"get(r_{place}, 0) & {HEADER_WRITTEN} != 0"] if is_kept(access) else []
         if self._is_whole(number, access):
             old = f"old_{place}" if access.is_single else "undo + 8 * u"
-            return f"differ(r_{place}, {old}, {self.width(access)}) != 0"
-        tests = []
+            tests.append(f"differ(r_{place}, {old}, {self.width(access)}) != 0")
+            return " or ".join(tests)
         for count, word in enumerate(self.saved(number, access)):
             old = f"old_{place}_{word}" if access.is_single else f"get(undo, u + {count})"
             if word == 0:
@@ -411,6 +425,7 @@ class Generator:
                 *_inside(_inside(before)),
                 f"mark(r_{place}, s_{place}, epoch, changed_{table}, counts, {table})",
                 *self.ranges.brought(place, access),
+                *self.windows.noted(place, access),
             ]
             if 0 in words:
                 body += [f"if get(r_{place}, 0) & {HEADER_ALIVE} == 0:"]
@@ -461,29 +476,6 @@ class Generator:
 
         return ["k = first", *self.every(number, body), "return k"]
 
-    def _gather(self, number: int) -> str:
-        """For protocols: each row once; for each element of the parameters which of them it is."""
-
-        def body(place: int, access: Access) -> list[str]:
-            table, write = self.number(access.table), int(not access.read_only)
-            row = f"get(bases, {table}) + s_{place}"
-            return [f"n = note(n, o, {table}, {row}, s_{place}, {write}, frame)", "o += 1"]
-
-        lines = ["n = word(0)", "o = word(0)", *self.every(number, body)]
-        return self.function(f"gather_{number}", [*lines, "put(mine, 0, o)", "return n"])
-
-    def _point(self, number: int) -> str:
-        """For protocols: the slots of the thread's own frame are those it has set for the event."""
-        lines = ["o = word(0)"]
-        for place, access in self.accesses(number):
-            slots = self.layout.places[f"slots_{place}"]
-            first, count = "e", "1"
-            if not access.is_single:
-                lines += self.span(place, access)
-                first, count = f"first_{place}", f"last_{place} - first_{place}"
-            lines += [f"put(own, {slots}, private + 8 * (o - {first}))", f"o += {count}"]
-        return self.function(f"point_{number}", [*lines, "return 0"])
-
 
 def _words(line: str) -> list[str]:
     return _WORD.findall(line)
@@ -496,4 +488,4 @@ def _inside(lines: Sequence[str]) -> list[str]:
 _WORD = re.compile(r"\w+")
 _PRELUDE = '''"""Generated by Headgate: what one set of transactions does with an event."""
 
-from headgate.state.compiled import linked'''
+from headgate.state.templates import templated'''

@@ -75,7 +75,7 @@ class DynamicText:
         return self.generator.function(f"take_{number}", lines, f"{', '.join(keys)}, frame")
 
     def _compute(self, number: int) -> str:
-        lines = self._found(number, "k", is_foreseen=False)
+        lines = [*self.generator.ranges.ahead(number), *self._found(number, "k", is_foreseen=False)]
         return self.generator.function(f"compute_{number}", [*lines, "return 0"], "e, k, frame")
 
     def _foresee(self, number: int) -> str:
@@ -89,16 +89,23 @@ class DynamicText:
         if not dynamic:
             return []
         lines = ["put(undo, 0, 0)"]
-        lines += [f"put(slots_{place}, {at}, -1)" for place in dynamic]
+        for place, access in accesses:
+            if access.is_dynamic and access.is_single:
+                lines += [f"put(slots_{place}, {at}, -1)"]
+            elif access.is_dynamic:
+                lines += self.generator.span(place, access, at)
+                lines += self.generator.rows(place, access, [f"put(slots_{place}, {{j}}, -1)"])
         for place, access in accesses:
             if place > dynamic[-1]:
                 break
-            if access.is_dynamic:
+            if access.follows:
+                lines += self._followed(number, place, access, at, is_foreseen=is_foreseen)
+            elif access.is_dynamic:
                 lines += self._key(number, place, access, is_foreseen=is_foreseen)
                 lines += [f"put(slots_{place}, {at}, s_{place})"]
             else:
                 lines += self.generator.span(place, access, at)
-            if place == dynamic[-1] or access.create:
+            if place == dynamic[-1] or access.create or access.window is not None:
                 continue
             lines += self._certain(place, access, {THERE}) if is_foreseen else []
             why = self.generator.reason(f"missing key: {access.table.name}")
@@ -107,6 +114,18 @@ class DynamicText:
 
     def _key(self, number: int, place: int, access: Access, *, is_foreseen: bool) -> list[str]:
         """Compute a key, and look for its row; where it may be made, give it a slot."""
+        lines = self._shown(number, access, is_foreseen=is_foreseen)
+        table, keys = self.generator.number(access.table), ", ".join(_words(access))
+        lines += [
+            *self._computed(number, place, access),
+            f"s_{place} = find_{table}(entries_{table}, mask_{table}, words_{table}, {keys})",
+        ]
+        if access.create:
+            lines += [f"if s_{place} < 0:", f"    s_{place} = take_{table}({keys}, frame)"]
+        return lines
+
+    def _shown(self, number: int, access: Access, *, is_foreseen: bool) -> list[str]:
+        """The rows that a key is computed from are certain, and show what they will be."""
         lines = []
         for source, role in self._sources(number, access):
             table, width = self.generator.number(role.table), self.generator.width(role)
@@ -117,14 +136,25 @@ class DynamicText:
                 shown = f"defaults_{table}, {len(role.table.key)}, {width}"
                 show = f"show(words_{table}, s_{source}, {shown})"
                 lines += self.generator.rows(source, role, [show])
-        table, keys = self.generator.number(access.table), ", ".join(_words(access))
-        lines += [
-            *self._computed(number, place, access),
-            f"s_{place} = find_{table}(entries_{table}, mask_{table}, words_{table}, {keys})",
-        ]
-        if access.create:
-            lines += [f"if s_{place} < 0:", f"    s_{place} = take_{table}({keys}, frame)"]
         return lines
+
+    def _followed(
+        self, number: int, place: int, access: Access, at: str, *, is_foreseen: bool
+    ) -> list[str]:
+        """A key, and its row, for each row of another access."""
+        first = self.generator.accesses(number)[0][0]
+        source = first + self.generator.signatures[number].source_of(place - first)
+        inside = [f"s_{source} = get(slots_{source}, j)"]
+        before = self._shown(number, access, is_foreseen=is_foreseen)
+        table, keys = self.generator.number(access.table), ", ".join(_words(access))
+        inside += [
+            *self._computed(number, place, access),
+            f"found = find_{table}(entries_{table}, mask_{table}, words_{table}, {keys})",
+            f"put(slots_{place}, j, found)",
+        ]
+        loop = f"for j in range(first_{place}, last_{place}):"
+        found = self.generator.span(place, access, at)
+        return [*before, *found, loop, *("    " + line for line in inside)]
 
     def _sources(self, number: int, access: Access) -> list[tuple[int, Access]]:
         """The accesses whose rows a key is computed from."""
@@ -143,6 +173,9 @@ class DynamicText:
                 continue
             source, role = next(sources)
             words, slots = f"words_{self.generator.number(role.table)}", f"slots_{source}"
+            if access.follows and not role.is_single:  # one row of it at a time
+                given.append(f"read_row_{source}({words}, s_{source})")
+                continue
             given.append(self.generator.value(source, role, words, slots, f"s_{source}", "read_"))
         lines = [
             f"put(undo, {1 + part}, key_{place}_{part}(columns_{number}, e))"
@@ -180,7 +213,8 @@ class DynamicText:
         for place, access in self.generator.accesses(number):
             sources = self._sources(number, access)
             is_known = all(one.is_single and not one.is_dynamic for _, one in sources)
-            if not access.is_dynamic or not is_known or not never_raises(access):
+            is_ready = access.is_dynamic and access.is_single
+            if not is_ready or not is_known or not never_raises(access):
                 continue
             lines += [line for one in sources for line in self.generator.span(*one, "k")]
             test = " and ".join(f"s_{source} >= 0" for source, _ in sources) or "True"
@@ -200,7 +234,7 @@ class DynamicText:
             accesses = self.generator.accesses(number)
             last = max((place for place, one in accesses if one.is_dynamic), default=-1)
             for place, access in accesses:
-                if place < last and not access.create:
+                if place < last and not access.create and access.window is None:
                     found.setdefault(access.table, set()).add(THERE)
                 for name in source_names(access):
                     if name in names:
@@ -286,7 +320,7 @@ def _words(access: Access) -> list[str]:
 _VIRTUAL = """given_step = step
 
 
-@linked
+@templated
 def step(e, k, i, epoch, frame):
     confirm(e, k, frame)
     code = compute(e, k, frame)

@@ -8,14 +8,21 @@ rows it writes as new versions. Which units an event consists of is listed by `l
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from headgate.compiling.signature import OutputColumns
 from headgate.compiling.slicing import Slice, Slicing, whole_slice
 from headgate.kernels.frame import REACH
 from headgate.kernels.generating import Generator
+from headgate.kernels.protocols import ROW_WORDS
 from headgate.kernels.versions import RANK_ABORT, RANK_CHECK, RANK_FOLLOW
 from headgate.state.layout import HEADER_ALIVE
 from headgate.state.table import Access
+
+if TYPE_CHECKING:
+    from headgate.kernels.generating import Generator
+
 
 WHOLE = "whole"
 
@@ -131,7 +138,8 @@ class UnitGenerator:
                 body += self._gather(place, access)
                 alive = f"get(scratch, {self.generator.number(access.table)})"
                 creates += self._create(place, access, alive) if access.create else []
-                missing += self._missing(place, access, alive) if not access.create else []
+                may_lack = access.create or access.window is not None
+                missing += [] if may_lack else self._missing(place, access, alive)
         body += [*missing, *creates, "if keys:", "    return 0"]
         body += self._call(number, label, part)
         body += self._checks(number, part)
@@ -237,3 +245,55 @@ class UnitGenerator:
 
 def _inside(lines: Sequence[str]) -> list[str]:
     return ["    " + line for line in lines]
+
+
+# --- protocols ------------------------------------------------------------------------------------
+# The text by which a protocol sets the rows of a step for each event.
+
+
+def protocol_source(generator: Generator) -> str:
+    """The pieces of the serial loop for protocols, which set the slots of a step for each event."""
+    moving = replace(generator.layout, moving=("slots",))
+    numbers = range(len(generator.signatures))
+    parts = [*generator.steps()]
+    parts += [_approach(generator, number) for number in numbers]
+    parts += [_gather(generator, number) for number in numbers]
+    parts += [_point(generator, number) for number in numbers]
+    parts += [generator.dispatch(name, "e, frame") for name in ("approach", "gather", "point")]
+    return generator.joined(parts, moving)
+
+
+def _approach(generator: Generator, number: int) -> str:
+    """Ask for the locks or stamps of an event's rows, before its turn."""
+
+    def body(place: int, access: Access) -> list[str]:
+        row = f"(get(bases, {generator.number(access.table)}) + s_{place})"
+        return [f"prefetch_to_write(held + {8 * ROW_WORDS} * {row})"]
+
+    lines = [*generator.every(number, body), "return 0"]
+    return generator.function(f"approach_{number}", lines)
+
+
+def _gather(generator: Generator, number: int) -> str:
+    """Each row once; for each element of the parameters which of them it is."""
+
+    def body(place: int, access: Access) -> list[str]:
+        table, write = generator.number(access.table), int(not access.read_only)
+        row = f"get(bases, {table}) + s_{place}"
+        return [f"n = note(n, o, {table}, {row}, s_{place}, {write}, frame)", "o += 1"]
+
+    lines = ["n = word(0)", "o = word(0)", *generator.every(number, body)]
+    return generator.function(f"gather_{number}", [*lines, "put(mine, 0, o)", "return n"])
+
+
+def _point(generator: Generator, number: int) -> str:
+    """The slots of the thread's own frame are those it has set for the event."""
+    lines = ["o = word(0)"]
+    for place, access in generator.accesses(number):
+        slots = generator.layout.places[f"slots_{place}"]
+        first, count = "e", "1"
+        if not access.is_single:
+            lines += generator.span(place, access)
+            first, count = f"first_{place}", f"last_{place} - first_{place}"
+        lines += [f"put(own, {slots}, private + 8 * (o - {first}))", f"o += {count}"]
+    return generator.function(f"point_{number}", [*lines, "return 0"])

@@ -7,6 +7,7 @@ holds every array while a kernel runs.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,18 @@ def address(array: np.ndarray) -> int:
     if bounds.IS_ON:
         bounds.note(array)
     return int(pa.py_buffer(array).address)  # many times faster than NumPy's own ways to ask
+
+
+LINE_WORDS = 8  # of a cache line
+
+
+def own_lines(count: int) -> np.ndarray:
+    """So many zeros on cache lines that nothing else has a word in.
+
+    What one thread writes all the time must not share a line with what another writes: the line
+    would go from core to core with each word. Small arrays made in turn lie side by side.
+    """
+    return np.zeros(count + 2 * LINE_WORDS, np.int64)[LINE_WORDS : LINE_WORDS + count]
 
 
 def record_at(record: RecordType, row_bytes: int) -> Any:
@@ -103,6 +116,7 @@ def rows_at(rows: RowsType) -> Any:
     return at
 
 
+@functools.cache  # one for all programs: what calls it is then the same, too
 def key_at(place: int, stored: str) -> Any:
     """An intrinsic (address of the column addresses, row) -> the word of a key column."""
     kind = STORED_LLVM[stored]
@@ -111,7 +125,7 @@ def key_at(place: int, stored: str) -> Any:
     def at(typing_context: Any, columns: Any, row: Any) -> Any:
         def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             slot = builder.inttoptr(builder.add(args[0], I64(8 * place)), I64.as_pointer())
-            size = kind.get_abi_size(context.target_data)
+            size = context.get_abi_sizeof(kind)
             spot = builder.add(fixed_load(builder, slot), builder.mul(args[1], I64(size)))
             value = fixed_load(builder, builder.inttoptr(spot, kind.as_pointer()))
             if stored == "u1":

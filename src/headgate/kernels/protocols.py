@@ -12,6 +12,9 @@ it; at PL4 one transaction after the other takes its locks, in event order.
 Timestamps: a transaction works on copies and remembers their stamps; then it latches the rows it
 changed, draws a number, sees whether what it read still has the same stamps, and installs its rows
 or runs again. At PL4 the numbers are those of the events, whose turn it awaits.
+
+The rows of events are looked up a block ahead, by whoever has just run the first one of a block:
+no event changes the index.
 """
 
 from __future__ import annotations
@@ -25,10 +28,11 @@ from headgate.kernels.atomics import (
     release,
     wait_for,
 )
-from headgate.kernels.binding import gather, kernel, part, point, step, undo
+from headgate.kernels.binding import approach, gather, kernel, part, point, step, undo
 from headgate.kernels.frame import (
     COUNT,
     COUNTS,
+    DONE_BLOCKS,
     ELEMENTS,
     EPOCH,
     FINAL,
@@ -59,6 +63,7 @@ from headgate.kernels.frame import (
 from headgate.kernels.pointers import fixed_word as fixed
 from headgate.kernels.pointers import get_word as get
 from headgate.kernels.pointers import set_word as put
+from headgate.kernels.serial import BLOCK_EVENTS, find_block
 from headgate.state.compiled import linked
 from headgate.state.layout import HEADER_ALIVE, HEADER_EPOCH_SHIFT
 from headgate.state.words import add, give_way, load, store, swap_if
@@ -78,6 +83,29 @@ OPERATION_WORDS = 8
 SEEN_WORDS = 3  # of a recording: row, version read, whether it was written
 # The words of `sync`: the next event is at HEAD, the next in turn at NEXT, the next number here.
 NUMBER = DONE_COUNT
+
+
+@part
+def find_ahead(i: int, frame: int) -> int:
+    """Where the event at a position begins a block, look up the rows of the next one: whoever runs
+    the first event of a block does that, while the others run the rest of it."""
+    begin, count = i + BLOCK_EVENTS, fixed(frame, COUNT)
+    if i % BLOCK_EVENTS == 0 and begin < count:
+        end = min(begin + BLOCK_EVENTS, count)
+        find_block(begin, end, frame)
+        for ahead in range(begin, end):
+            approach(get(fixed(frame, ORDER), ahead), frame)
+        store(fixed(frame, DONE_BLOCKS), begin // BLOCK_EVENTS, 1)
+    return 0
+
+
+@part
+def await_rows(i: int, frame: int) -> int:
+    """Return when the rows of the event at a position are found."""
+    if i == 0:
+        find_ahead(-BLOCK_EVENTS, frame)
+    wait_for(fixed(frame, DONE_BLOCKS), i // BLOCK_EVENTS, 1)
+    return 0
 
 
 @linked
@@ -262,6 +290,7 @@ def lock(thread: int, threads: int, frame: int) -> int:
         i = add(sync, HEAD, 1)
         if i >= fixed(frame, COUNT):
             return 0
+        await_rows(i, frame)
         e = get(order, i)
         n = gather(e, frame)
         in_row_order(n, frame)
@@ -275,6 +304,7 @@ def lock(thread: int, threads: int, frame: int) -> int:
         number = i if level == 4 else add(sync, NUMBER, 1)
         settle(i, number, code, frame)
         unlock_rows(i, n, number, code, frame)
+        find_ahead(i, frame)
 
 
 # --- timestamps -----------------------------------------------------------------------------------
@@ -395,6 +425,7 @@ def timestamp(thread: int, threads: int, frame: int) -> int:
         i = add(sync, HEAD, 1)
         if i >= fixed(frame, COUNT):
             return 0
+        await_rows(i, frame)
         e = get(order, i)
         n = gather(e, frame)
         in_row_order(n, frame)
@@ -420,3 +451,4 @@ def timestamp(thread: int, threads: int, frame: int) -> int:
                 store(fixed(frame, HELD), row, (number + 1) << 1)
         if level == 4:
             store(sync, NEXT, i + 1)
+        find_ahead(i, frame)

@@ -146,17 +146,23 @@ def restore(i: int, place: int, frame: int) -> int:
 def resolve(begin: int, end: int, frame: int) -> int:
     """Look up the rows of every event in positions begin..end, as a plan needs them before
     anything runs."""
-    order = fixed(frame, ORDER)
     for block in range(begin, end, BLOCK_EVENTS):
-        stop = min(block + BLOCK_EVENTS, end)
-        for i in range(block, stop):
-            e = event_row(order, i)
-            seek(e, e, frame)
-        for i in range(block, stop):
-            find(i, event_row(order, i), frame)
-        for i in range(block, stop):
-            e = event_row(order, i)
-            confirm(e, e, frame)
+        find_block(block, min(block + BLOCK_EVENTS, end), frame)
+    return 0
+
+
+@part
+def find_block(begin: int, end: int, frame: int) -> int:
+    """The same of a few events, in passes, so that waits for memory overlap."""
+    order = fixed(frame, ORDER)
+    for i in range(begin, end):
+        e = event_row(order, i)
+        seek(e, e, frame)
+    for i in range(begin, end):
+        find(i, event_row(order, i), frame)
+    for i in range(begin, end):
+        e = event_row(order, i)
+        confirm(e, e, frame)
     return 0
 
 

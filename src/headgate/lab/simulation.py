@@ -300,6 +300,10 @@ COLOURS = {
     "lal": "#9c6b2f",
     "lwm": "#12908e",
     "pat": "#c58a00",
+    "driver": "#7c8794",
+    "mixed": "#2f74c0",
+    "executors": "#2b9348",
+    "shuffled": "#e07a1f",
 }
 DASHES = {"operation": "7 4", "chain": "2 3", "nothing": "7 4"}
 
@@ -335,24 +339,31 @@ def draw_page(
     title: str, facts: Sequence[str], cores: Sequence[int], speedups: Mapping[str, Sequence[float]]
 ) -> str:
     """The whole page: what was simulated, the curves, and the same as a table."""
+    return page(title, facts, f"{draw_curves(cores, speedups)}{_table(cores, speedups)}")
+
+
+def page(title: str, facts: Sequence[str], body: str) -> str:
+    """A page of this look: a title, what is to be known, and drawings."""
     items = "".join(f"<li>{escape(fact)}</li>" for fact in facts)
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}'
         f"</title><style>{_STYLE}</style></head><body><h1>{escape(title)}</h1><ul>{items}</ul>"
-        f"{draw_curves(cores, speedups)}{_table(cores, speedups)}</body></html>\n"
+        f"{body}</body></html>\n"
     )
 
 
-def draw_curves(cores: Sequence[int], speedups: Mapping[str, Sequence[float]]) -> str:
-    """The curves as SVG; the dotted line is one more for each core."""
+def draw_curves(
+    cores: Sequence[int], speedups: Mapping[str, Sequence[float]], counted: str = "cores"
+) -> str:
+    """The curves as SVG; the dotted line is one more for each core, or of what is `counted`."""
     most = max(cores)
     highest = max([1.5, *(value for line in speedups.values() for value in line)]) * 1.05
     across, up = (WIDTH - LEFT - RIGHT) / most, (HEIGHT - TOP - BOTTOM) / highest
     bottom = HEIGHT - BOTTOM
     reach = min(most, highest)
     parts = [
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="speed-up by cores">',
-        *_grid(cores, highest, across, up),
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="speed-up by {counted}">',
+        *_grid(cores, highest, across, up, counted),
         f'<line class="ideal" x1="{LEFT}" y1="{bottom}" x2="{LEFT + reach * across:.1f}" '
         f'y2="{bottom - reach * up:.1f}"/>',
     ]
@@ -368,7 +379,9 @@ def draw_curves(cores: Sequence[int], speedups: Mapping[str, Sequence[float]]) -
     return "".join([*parts, "</svg>"])
 
 
-def _grid(cores: Sequence[int], highest: float, across: float, up: float) -> list[str]:
+def _grid(
+    cores: Sequence[int], highest: float, across: float, up: float, counted: str
+) -> list[str]:
     bottom, parts = HEIGHT - BOTTOM, []
     step = next((one for one in (0.5, 1, 2, 4, 8, 16) if highest / one <= 9), 32)
     for turn in range(int(highest / step) + 1):
@@ -384,7 +397,7 @@ def _grid(cores: Sequence[int], highest: float, across: float, up: float) -> lis
             parts.append(f'<text x="{x:.1f}" y="{bottom + 16}" text-anchor="middle">{count}</text>')
             last = x
     middle = (LEFT + WIDTH - RIGHT) / 2
-    return [*parts, f'<text x="{middle}" y="{HEIGHT - 4}" text-anchor="middle">cores</text>']
+    return [*parts, f'<text x="{middle}" y="{HEIGHT - 4}" text-anchor="middle">{counted}</text>']
 
 
 def _stroke(name: str) -> str:

@@ -27,7 +27,7 @@ from headgate.kernels import ticks
 from headgate.kernels.atomics import SYNC_WORDS
 from headgate.kernels.building import compile_first
 from headgate.kernels.frame import TABLE_WORDS
-from headgate.kernels.pointers import address
+from headgate.kernels.pointers import address, own_lines
 
 Call = Callable[[], Any]
 # Those that programs handle to stop in good order. Not alarms: they are there to break in.
@@ -69,7 +69,7 @@ class _Worker:
             self._box.get().run()
 
 
-class Workers:
+class IdleThreads:
     """The idle threads of this process."""
 
     def __init__(self) -> None:
@@ -132,7 +132,7 @@ def signals_later() -> Iterator[None]:
             handled[signal.Signals(came)](came, frame)
 
 
-workers = Workers()
+workers = IdleThreads()
 os.register_at_fork(after_in_child=workers.forget)
 
 
@@ -157,7 +157,7 @@ class Changes:
             room, width = run.touched(name) + 1, run.program.tables[name].layout.words
             slots.append(np.empty(room, np.int64))
             images.append(np.empty(room * width, np.int64))
-        return Changes(np.zeros_like(run.counts), slots, images)
+        return Changes(own_lines(len(run.counts)), slots, images)
 
     def words(self) -> Words:
         """As the steps of a thread find them in its frame."""
@@ -193,7 +193,7 @@ class Crew:
         """Let each thread undo an event, and note what it changes in the tables themselves."""
         self.changes = [Changes.of(self.run) for _ in self.own]
         for own, changes in zip(self.own, self.changes, strict=True):
-            own |= {"undo": np.empty_like(self.run.arrays["undo"]), **changes.words()}
+            own |= {"undo": own_lines(len(self.run.arrays["undo"])), **changes.words()}
 
     def homes(self, columns: Mapping[int, Sequence[int]]) -> np.ndarray:
         """What kernels know of each table, see HOME_ROWS in frame.py, by word and table."""

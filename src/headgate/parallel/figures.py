@@ -11,6 +11,7 @@ import numpy as np
 
 from headgate.errors import InputError
 from headgate.parallel.graph import Graph, Operations
+from headgate.parallel.looks import Look, draw_looks, looks_height, looks_width
 from headgate.parallel.precedence import TD, Precedence, Tasks, unit_tasks
 from headgate.state.compiled import numba
 
@@ -40,7 +41,8 @@ class Figures:
     the operations of the busiest row over the mean; `cycles` counts the chains that would be merged
     into others because they wait for each other. `dynamic` counts the rows whose keys depend on
     others, found as the tables are now, and `certain_sections` the stretches of events in which
-    none of them depends on what an event of the same stretch may write.
+    none of them depends on what an event of the same stretch may write. `looks` are the ranges that
+    the events look at.
     """
 
     transactions: int
@@ -60,6 +62,7 @@ class Figures:
     labels: tuple[str, ...] = field(default=(), repr=False)
     dynamic: int = 0
     certain_sections: int = 0
+    looks: tuple[Look, ...] = field(default=(), repr=False)
 
     @property
     def edges(self) -> int:
@@ -68,15 +71,16 @@ class Figures:
 
     def svg(self) -> str:
         """The graph as a drawing, if it is small."""
-        return draw(self.graph, self.labels or None)
+        return draw(self.graph, self.labels or None, self.looks)
 
     def __repr__(self) -> str:
-        hidden = ["graph", "labels"]
+        hidden = ["graph", "labels", "looks"]
         hidden += [] if self.dynamic else ["dynamic", "certain_sections"]
         shown = ", ".join(
             f"{name}={getattr(self, name)}" for name in self.__dataclass_fields__
             if name not in hidden
         )  # fmt: skip
+        shown += f", looks={len(self.looks)}" if self.looks else ""
         return f"Figures({shown})"
 
 
@@ -189,8 +193,8 @@ class _Places:
     strata: int
 
 
-def draw(graph: Precedence, labels: Sequence[str] | None = None) -> str:
-    """The graph as SVG; `labels` names each unit, as in "t3 src"."""
+def draw(graph: Precedence, labels: Sequence[str] | None = None, looks: Sequence[Look] = ()) -> str:
+    """The graph as SVG; `labels` names each unit, as in "t3 src". Ranges stand below it."""
     count = graph.units.count
     if count > UNITS_MAX:
         raise InputError(
@@ -202,10 +206,12 @@ def draw(graph: Precedence, labels: Sequence[str] | None = None) -> str:
         raise InputError(f"{len(names)} labels were given for {count} units")
     names = [_UNPRINTABLE.sub("\ufffd", name) for name in names]
     places = _lay_out(graph, names)
-    size = f"{places.width:g} {places.height:g}"
+    width = max(places.width, looks_width(looks))
+    height = places.height + looks_height(looks)
+    colours = [_colour(number) for number in range(graph.units.transactions)]
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}" width="{places.width:g}" '
-        f'height="{places.height:g}" role="img" aria-label="task precedence graph">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" '
+        f'width="{width:g}" height="{height:g}" role="img" aria-label="task precedence graph">',
         f"<style>{_STYLE}</style>",
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" '
         'markerHeight="7" orient="auto"><path class="tip" d="M0 0 8 4 0 8z"/></marker></defs>',
@@ -214,6 +220,7 @@ def draw(graph: Precedence, labels: Sequence[str] | None = None) -> str:
         *_waits(graph, places),
         *_units(graph, places, names),
         *_legend(graph, places),
+        *(_UNPRINTABLE.sub("\ufffd", one) for one in draw_looks(looks, places.height, colours)),
         "</svg>",
     ]
     return "\n".join(parts) + "\n"
@@ -259,11 +266,15 @@ def _strata(places: _Places) -> list[str]:
     ]
 
 
+def _colour(transaction: int) -> str:
+    return f"hsl({round(transaction * GOLDEN_ANGLE) % 360} 65% 48%)"
+
+
 def _units(graph: Precedence, places: _Places, names: Sequence[str]) -> list[str]:
     parts = []
     for unit, transaction in enumerate(graph.units.transaction_of.tolist()):
         x, y = float(places.x[unit]), float(places.y[unit])
-        colour = f"hsl({round(transaction * GOLDEN_ANGLE) % 360} 65% 48%)"
+        colour = _colour(transaction)
         parts.append(
             f'<g class="unit" data-unit="{unit}" data-transaction="{transaction}">'
             f"<title>{escape(names[unit])}, transaction {transaction}</title>"

@@ -21,7 +21,8 @@ import numpy as np
 from headgate.compiling.refusals import reason_of
 from headgate.errors import InputError
 from headgate.execution.program import Program
-from headgate.execution.run import Run, SharedBatch, Work
+from headgate.execution.run import Run, Work
+from headgate.execution.shared_batch import SharedBatch
 from headgate.io import Clock, RealClock
 from headgate.kernels import ticks
 from headgate.kernels.building import (
@@ -41,10 +42,18 @@ from headgate.parallel.decision import (
     load_thresholds,
 )
 from headgate.parallel.figures import Figures, measure
-from headgate.parallel.foresight import STRETCH_MIN, Foresight
+from headgate.parallel.looks import find_looks
 from headgate.parallel.precedence import Scratch
 from headgate.parallel.scheme import PLAN, SERIAL, UNIT_PLAN, Scheme, make_scheme, needed
-from headgate.parallel.sections import cut, nest, run_in_turn
+from headgate.parallel.sections import (
+    ALONE_NS,
+    STRETCH_MIN,
+    Foresight,
+    cut,
+    nest,
+    run_in_turn,
+    run_stretches,
+)
 from headgate.parallel.units import UnitBatch, UnitCrew
 from headgate.parallel.whole_transactions import Sharing, TransactionBatch
 from headgate.state.compiled import cache_folder
@@ -87,10 +96,11 @@ class Scheduler:
 
     def load_of(self, run: Run, threads: int) -> Load:
         """What is known of a batch before any graph."""
-        return Load(
-            len(run.order), run.operations_max(), self.cost_ns, self.abort_ratio,
-            min(threads, len(run.order)), self.attempts.pace_ns,
-        )  # fmt: skip
+        return self._load(len(run.order), run.operations_max(), min(threads, len(run.order)))
+
+    def _load(self, count: int, operations: int, threads: int) -> Load:
+        cost_ns, pace_ns = self.cost_ns, self.attempts.pace_ns
+        return Load(count, operations, cost_ns, self.abort_ratio, threads, pace_ns)
 
     # --- a batch ------------------------------------------------------------------------------
 
@@ -132,10 +142,8 @@ class Scheduler:
         # Nothing is decided by a tenth of the cost, which changes a little with every batch.
         known = (count, threads, None if cost_ns is None else round(8 * math.log2(cost_ns + 1)))
         if known != self._known or self._early is None:  # what is decided is mostly the same
-            load = Load(
-                count, operations, cost_ns, self.abort_ratio, threads, self.attempts.pace_ns
-            )
-            self._known, self._early = known, before_a_graph(load, self.costs)
+            self._early = before_a_graph(self._load(count, operations, threads), self.costs)
+            self._known = known
         if self._early is None or (is_dynamic and self._early.scheme != SERIAL.name):
             return None
         self.decisions.append(self._early)
@@ -167,14 +175,22 @@ class Scheduler:
         elif constraints and not scheme.is_serial:
             # Rows that no parameter names decide whether it holds: no graph shows that.
             why = f"a constraint: {constraints[0].name}"
-        elif self.program.moving and not scheme.is_serial:
+        elif self._is_moved_apart and not scheme.is_serial:
             # Which rows an event names is known when those before it have run.
             why = f"ranges over rows that the transactions move: {self.program.moving[0].name}"
+        elif self.program.kept and not scheme.is_serial:
+            # Versions are numbered, and take their slots, in the order in which they are made.
+            why = f"versions of rows are kept: {self.program.kept[0].name}"
         elif updates and (scheme.is_chosen or scheme.by_units):
             why = "updates=True asks for the rows in between"
         if why is not None:
             self.decisions.append(Decision("serial", why))
         return scheme if why is None else SERIAL
+
+    @property
+    def _is_moved_apart(self) -> bool:
+        """Whether ranges over rows that move are found one after another, whoever looks."""
+        return bool(self.program.moving) and (self.program.updates or self.program.is_dynamic)
 
     def _run_parallel(self, run: Run, scheme: Scheme) -> bool:
         """Run the batch by this scheme; False when it was put back and must be run serially."""
@@ -197,6 +213,18 @@ class Scheduler:
 
     def _run_ready(self, run: Run, scheme: Scheme) -> bool:
         """The same for a scheme whose kernels are there."""
+        return (self._run_stretches if self.program.moving else self._run_whole)(run, scheme)
+
+    def _run_stretches(self, run: Run, scheme: Scheme) -> bool:
+        """The same where events look into an index that others move: threads share the others."""
+        ran, why = run_stretches(
+            run, self._shared_min(), lambda section: self._run_whole(section, scheme)
+        )
+        self.decisions.extend([Decision(str(scheme) if ran else "serial", why)] if why else [])
+        return ran
+
+    def _run_whole(self, run: Run, scheme: Scheme) -> bool:
+        """The same where no event looks at what others move."""
         if self.program.is_dynamic and not scheme.kind.is_virtual:
             return self._run_foreseen(run, scheme)
         if scheme.kind.plans_itself:
@@ -230,6 +258,10 @@ class Scheduler:
     def _stretch_min(self) -> int:
         """Fewer events than this are not worth their threads, as far as is known."""
         return max(2, int(self.costs.start_ns / self.cost_ns)) if self.cost_ns else STRETCH_MIN
+
+    def _shared_min(self) -> int:
+        """The same of a stretch between events that look, which is a run of its own."""
+        return max(self._stretch_min(), int(ALONE_NS / self.cost_ns) if self.cost_ns else 1024)
 
     def _run_shared(self, run: Run, scheme: Scheme) -> bool:
         """Let all threads plan and run the batch at once; False when it was put back."""
@@ -348,8 +380,10 @@ class Scheduler:
         figures = measure(
             batch.graph, batch.tasks("operation"), batch.tasks("chain"), batch.labels()
         )
+        looks = find_looks(run)
         run.release({})
-        return replace(figures, dynamic=run.dynamic_count(), certain_sections=sections)
+        dynamic = run.dynamic_count()
+        return replace(figures, dynamic=dynamic, certain_sections=sections, looks=looks)
 
     # --- what was learnt ----------------------------------------------------------------------
 

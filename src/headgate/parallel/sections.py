@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -54,18 +54,26 @@ def _operations(run: Run) -> int:
     return count
 
 
-def run_in_turn(run: Run, sections: Iterable[range], run_section: Callable[[Run], bool]) -> None:
-    """Run section after section, serially where `run_section` says so, and put all together."""
+def run_in_turn(
+    run: Run, sections: Iterable[range], run_section: Callable[[Run], bool], stamp: int = -1
+) -> None:
+    """Run section after section, serially where `run_section` says so, and put all together.
+
+    Their numbers go down from `stamp`; those of sections of a section must be others.
+    """
     changed: dict[str, list[np.ndarray]] = {name: [] for name in run.table_names}
     for number, places in enumerate(sections):
         # Stamped with a number of its own, a row counts as changed once in every section: what it
         # was before can be put back there. Real epochs are not negative.
-        section = _section(run, places, -1 - number)
+        section = _section(run, places, stamp - number)
         if not run_section(section):
             section.all()
         _take(run, section, places)
         for name, slots in section.changed().items():
             changed[name].append(slots)
+            for kept in run.indexes:
+                if kept.index.index.table == name:  # it is brought forward when somebody looks
+                    kept.index.note(slots)
     for number, name in enumerate(run.table_names):
         slots = np.concatenate([np.empty(0, np.int64), *changed[name]])
         words, found = run.program.tables[name].words, run.arrays[f"changed_{number}"]
@@ -243,3 +251,144 @@ class LookAhead:
 def _tell(compiled: Future[None]) -> None:
     if not compiled.cancelled() and compiled.exception() is not None:
         log.debug("no look-ups ahead: they do not compile", exc_info=compiled.exception())
+
+
+# --- foresight ------------------------------------------------------------------------------------
+# Rows whose keys depend on other rows, found before their events run.
+#
+# Threads that share a batch must know its rows beforehand. A look-up on the rows as they stand is
+# certain for an event when no earlier event of the section may write what it reads. So a batch is
+# cut into sections of certainty: the longest stretch of events whose rows are certain runs with
+# its slots given, and the next one begins with the first that is not, and is looked up anew.
+# Nothing is guessed wrong, and nothing undone. Where stretches are short, one thread runs more
+# and more events before the next attempt.
+
+
+AHEAD_EVENTS = 1024  # looked up at once: what is not certain is looked up again
+STRETCH_MIN = 128  # fewer events are run by one thread, where nothing is known of their cost
+ALONE_MAX = 1 << 14  # at most so many of them before the next attempt
+
+
+class Foresight:
+    """The sections of certainty of one batch, each found when those before it have run."""
+
+    def __init__(self, run: Run, most: int, least: int = STRETCH_MIN) -> None:
+        """`most` events are in a section, and at least `least`, but for what one thread runs."""
+        self.run, self.most, self.least = run, most, least
+        self.is_certain = False  # whether the rows of the last section are known
+        self.sections = self.alone = 0  # how many were certain; how many events were not
+
+    def __iter__(self) -> Iterator[range]:
+        begin, alone = 0, self.least
+        count = len(self.run.order)
+        while begin < count:
+            end = self._certain_end(begin, min(begin + self.most, count))
+            self.is_certain = end - begin >= self.least or end == count > begin
+            if self.is_certain:
+                self.sections, alone = self.sections + 1, self.least
+            else:
+                end = min(begin + alone, count)
+                self.alone, alone = self.alone + end - begin, min(2 * alone, ALONE_MAX)
+            yield range(begin, end)
+            begin = end
+
+    def predict(self) -> int:
+        """Find the rows of all events as the tables are now, for a graph that is only looked at.
+
+        Returns into how many sections of certainty the batch would be cut.
+        """
+        begin, count, sections = 0, len(self.run.order), 0
+        while begin < count:
+            end = self._certain_end(begin, count)
+            sections += 1
+            begin = max(end, begin + 1)  # where the function of a key raised, there is no row
+        return sections
+
+    def _certain_end(self, begin: int, end: int) -> int:
+        """The end of the longest stretch from `begin` on whose rows are certain."""
+        program, frame = self.run.program, self.run.frame.address
+        kernel, section = program.compiled_kernel, program.next_section()
+        for first in range(begin, end, AHEAD_EVENTS):
+            last = min(first + AHEAD_EVENTS, end)
+            kernel.resolve(first, last, frame)
+            self.run.progress[0] = -1
+            try:
+                stop = int(kernel.predict(first, last, section, frame))
+            except Exception:
+                # The function of a key raised: its event runs by the loop, which knows how to say
+                # that.
+                stop = int(self.run.progress[0])
+                if stop < 0:  # it did not come to run: the kernel itself did not compile
+                    raise
+            if stop < last:
+                return stop
+        return end
+
+
+# --- stretches ------------------------------------------------------------------------------------
+# A batch cut where its events look into an index that others of them move.
+#
+# Which rows a range has is known when all have run that may move rows there. So events that look
+# run on one thread, which keeps the index in step; the events between two of them look at nothing
+# that others move, and where they are many enough threads share them, as if there were no index.
+# Behind each stretch the index is told what changed, and is brought forward when the next event
+# looks.
+#
+# Invariant: no event that looks is in a stretch that is shared.
+
+
+ALONE_NS = 500_000.0  # a stretch of less work costs more to begin and end than threads may gain
+STAMP = -(1 << 40)  # the first number of a stretch, which may be cut into sections in its turn
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Positions that run together, by threads or one after another."""
+
+    places: range
+    is_shared: bool
+
+
+def looking(run: Run) -> np.ndarray:
+    """By position: whether the event looks into an index that transactions of the program move."""
+    moving = set(run.program.moving)
+    looks = [
+        any(one.span is not None and one.span.index in moving for one in signature.accesses)
+        for signature in run.program.signatures
+    ]
+    return np.array(looks)[run.route[run.order]]
+
+
+def stretches(run: Run, least: int) -> list[Stretch]:
+    """All positions in their order; at least so many events are shared at once."""
+    is_look, count = looking(run), len(run.order)
+    edges = [-1, *np.flatnonzero(is_look).tolist(), count]
+    found: list[Stretch] = []
+    begin = 0
+    for before, look in pairwise(edges):
+        if look - before - 1 >= least:
+            if begin <= before:
+                found.append(Stretch(range(begin, before + 1), is_shared=False))
+            found.append(Stretch(range(before + 1, look), is_shared=True))
+            begin = look
+    if begin < count:
+        found.append(Stretch(range(begin, count), is_shared=False))
+    return found
+
+
+def run_stretches(run: Run, least: int, share: Callable[[Run], bool]) -> tuple[bool, str]:
+    """Run a batch stretch by stretch, those of at least so many events by `share`.
+
+    Returns whether it ran, and why so where that is more or less than one stretch to be shared.
+    """
+    found = stretches(run, least)
+    alone = sum(len(one.places) for one in found if not one.is_shared)
+    if not alone:
+        return share(run), ""
+    why = f"ranges over rows that the transactions move: {run.program.moving[0].name}"
+    if alone == len(run.order):
+        return False, f"{why}: too few events between two that look"
+    turns = iter(found)
+    places = (one.places for one in found)
+    run_in_turn(run, places, lambda section: next(turns).is_shared and share(section), STAMP)
+    return True, f"{why}: {alone} transactions one after another"

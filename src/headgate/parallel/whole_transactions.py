@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headgate.execution.run import Run, SharedBatch
+from headgate.execution.run import Run
+from headgate.execution.shared_batch import SharedBatch
 from headgate.kernels import ticks
 from headgate.kernels.atomics import QUEUE_SIZE, SYNC_WORDS, TAIL, TASK_COUNT
 from headgate.kernels.building import compile_first

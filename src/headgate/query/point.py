@@ -1,4 +1,4 @@
-"""Point reads: one row by its key, out of the replica, at the cost of a few dictionary look-ups.
+"""Point reads: one row by its key, or those that an index finds, out of the replica.
 
 A getter is generated for its table. It knows where it found a key last time; the key stands in the
 row itself, so a place that is no longer right is noticed, and the copy's mark tells whether the row
@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,10 @@ from headgate.state import index
 from headgate.state.columns import to_stored
 from headgate.state.layout import HEADER_ALIVE, WORD_BYTES, Field, Layout
 from headgate.state.objects import fitted
+from headgate.state.ordered import order_words, ordered_index
+from headgate.state.ranges import Index
 from headgate.state.rows import TableRows
+from headgate.state.table import Table
 from headgate.state.types import ColumnType
 
 Row = dict[str, Any]
@@ -38,6 +41,20 @@ _NAMES = {
     "zero": _EPOCH,
     "day": datetime.date.fromordinal,
     "decimal": decimal.Decimal,
+    "date": datetime.date,
+    "datetime": datetime.datetime,
+}
+# The one type of Python, for a key's kind, that is compared with a row's key as it is. True is
+# equal to 1, and 0.0 to Decimal(0), and neither can be a key: what has another type goes the long
+# way, which fits it or refuses it.
+_EXACT_TYPES = {
+    "boolean": "bool",
+    "int": "int",
+    "bigint": "int",
+    "string": "str",
+    "timestamp": "datetime",
+    "date": "date",
+    "decimal": "decimal",
 }
 
 
@@ -84,6 +101,15 @@ def make_getter(
 
 def slot_of(rows: TableRows, key: Any) -> int:
     """The slot of a key, -1 when there is no such row; InputError for what cannot be a key."""
+    words = key_words(rows, key)
+    if len(words) == 1:
+        return int(index.find(rows.entries, rows.words, words[0]))
+    keys = np.array(words, np.int64).reshape(-1, 1)
+    return int(index.find_wide(rows.entries, rows.words, keys, 0))
+
+
+def key_words(rows: TableRows, key: Any) -> list[int]:
+    """A key as its row has it, a word for each column; InputError for what cannot be a key."""
     names = rows.table.key
     parts = key if isinstance(key, tuple) else (key,)
     if len(parts) != len(names):
@@ -92,11 +118,7 @@ def slot_of(rows: TableRows, key: Any) -> int:
             f"table {rows.table.name!r}: its key is ({', '.join(names)}), so hand in {wanted}; "
             f"not {shown(key)}"
         )
-    words = [_key_word(rows, name, part) for name, part in zip(names, parts, strict=True)]
-    if len(words) == 1:
-        return int(index.find(rows.entries, rows.words, words[0]))
-    keys = np.array(words, np.int64).reshape(-1, 1)
-    return int(index.find_wide(rows.entries, rows.words, keys, 0))
+    return [_key_word(rows, name, part) for name, part in zip(names, parts, strict=True)]
 
 
 def _key_word(rows: TableRows, name: str, part: Any) -> int:
@@ -150,6 +172,7 @@ def getter_source(rows: TableRows) -> str:
     values = {f.name: _value_or_none(f, f"v{numbers[f.name]}") for f in fields}
     keys = [values[name] for name in rows.table.key]
     key = keys[0] if len(keys) == 1 else f"({', '.join(keys)})"
+    exact = _exact(rows.table)
     row = ", ".join(f"{name!r}: {value}" for name, value in values.items())
     return f"""
 def get(key):
@@ -164,7 +187,7 @@ def get(key):
         if place is not None:
             head, {targets} = unpack(copy.view, place)
             try:
-                if head & {HEADER_ALIVE} and {key} == key:
+                if {exact} and head & {HEADER_ALIVE} and {key} == key:
                     row = {{{row}}}
                     if copy.mark is mark:
                         return row
@@ -176,6 +199,15 @@ def read(view, place):
     head, {targets} = unpack(view, place)
     return {{{row}}}
 """
+
+
+def _exact(table: Table) -> str:
+    """The expression for whether a key is of the very types that may be compared."""
+    types = [_EXACT_TYPES[column.type.kind] for column in table.key_columns]
+    if len(types) == 1:
+        return f"type(key) is {types[0]}"
+    parts = [f"type(key[{place}]) is {one}" for place, one in enumerate(types)]
+    return " and ".join(["type(key) is tuple", *parts])
 
 
 def _value_or_none(field: Field, name: str) -> str:
@@ -199,3 +231,62 @@ def _value(kind: ColumnType, name: str) -> str:
     if kind.kind == "date":
         return f"day({_DAY_ZERO} + {name})"
     return f"decimal({name}).scaleb({-kind.scale})"
+
+
+# --- rows that an index finds ---------------------------------------------------------------------
+# The rows of the replica that an index finds, instead of all that there are.
+#
+# They are a superset of what a condition asks for, and the query itself still runs over them: so
+# its answer is the same with an index and without. What an index cannot say exactly is not asked
+# of it.
+
+
+_SIZES = {"int": 1 << 31, "bigint": 1 << 63}
+_EXACT: dict[str, type] = {"string": str, "double": float, "boolean": bool}
+
+
+def index_for(table: Table, where: Mapping[str, Any]) -> tuple[Index, tuple[str, ...]] | None:
+    """The index that most columns of a condition are the first of, and these; None if there is
+    none."""
+    best: tuple[Index, tuple[str, ...]] | None = None
+    for one in (*table.index, Index(table.name, ())):
+        names = one.words(table.key)
+        count = next((n for n, name in enumerate(names) if name not in where), len(names))
+        if count and (best is None or count > len(best[1])):
+            best = one, names[:count]
+    return best
+
+
+def is_exact(value: Any, kind: ColumnType) -> bool:
+    """Whether a value is one that the column can have, and equal to nothing else that it has."""
+    size = _SIZES.get(kind.kind)
+    if size is not None:
+        return isinstance(value, int) and not isinstance(value, bool) and -size <= value < size
+    return kind.kind in _EXACT and type(value) is _EXACT[kind.kind]
+
+
+def indexed_rows(copy: Copy, where: Mapping[str, Any]) -> pa.Table | None:
+    """The rows that an index finds for a condition, by slot; None where it can find none.
+
+    The caller has the replica's lock, and the copy is up to date.
+    """
+    chosen = index_for(copy.table, where)
+    if chosen is None:
+        return None
+    index, names = chosen
+    kinds = [copy.table.schema[name].type for name in names]
+    if not all(is_exact(where[name], kind) for name, kind in zip(names, kinds, strict=True)):
+        return None
+    words = _words(copy, where, names)
+    slots = np.sort(ordered_index(copy.rows, index).ready().scan(words, words))
+    return pa.Table.from_batches([copy.rows.arrow(slots)])
+
+
+def _words(copy: Copy, where: Mapping[str, Any], names: Sequence[str]) -> list[int]:
+    """The words of a bound, see ranges.words_of."""
+    found = []
+    for column in map(copy.table.schema.__getitem__, names):
+        kind, value = column.type, where[column.name]
+        stored = to_stored(pa.array([value], kind.arrow), kind, copy.rows.pool, copy.table.name)
+        found += [0] * column.nullable + [int(order_words(stored.values, kind)[0])]
+    return found

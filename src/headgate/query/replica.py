@@ -50,7 +50,7 @@ class Origin(Protocol):
     def gathered(self, changed: Mapping[str, Slots], /) -> Mapping[str, tuple[PlainBatch, ...]]: ...
 
 
-class Stream(Protocol):
+class StreamSide(Protocol):
     """What a reader needs of the engine once in a while: to hold it, and to wait for its disk."""
 
     @property
@@ -231,7 +231,7 @@ class Replica:
 
     # --- the readers' side, under `lock` ------------------------------------------------------
 
-    def refresh(self, names: Iterable[str], stream: Stream) -> None:
+    def refresh(self, names: Iterable[str], stream: StreamSide) -> None:
         """Bring the copies to the newest durable epoch, and these tables among them."""
         wanted = frozenset(names)
         try:
@@ -273,7 +273,7 @@ class Replica:
         except IndexError:
             return None
 
-    def _follow(self, names: frozenset[str], stream: Stream) -> None:
+    def _follow(self, names: frozenset[str], stream: StreamSide) -> None:
         """Copy tables chunk by chunk, so that the stream goes on in between.
 
         A chunk may be newer than the one before it. From the first one on every commit hands over
@@ -295,7 +295,7 @@ class Replica:
             epoch = self._origin.epoch
         stream.wait(epoch)
 
-    def forget(self, stream: Stream) -> None:
+    def forget(self, stream: StreamSide) -> None:
         """Begin anew, as if nothing had ever been read; so after a copy was left half done."""
         with stream.lock:
             self.followed = frozenset()

@@ -24,6 +24,7 @@ from headgate.errors import DeclarationError, InputError, LimitError, not_among
 from headgate.query.answer import Answer
 from headgate.state.schema import split_list
 from headgate.state.table import Table
+from headgate.state.types import Column
 
 Parameters = Sequence[Any] | Mapping[str, Any] | None
 
@@ -50,7 +51,7 @@ class KeptConnections:
         """A connection with the settings of this limit."""
         connection = self._take(limit.memory)
         if connection is None:
-            connection = duckdb.connect(":memory:", config=_settings(limit))
+            connection = duckdb.connect(":memory:", config=settings_of(limit))
         try:
             yield connection
         except BaseException:
@@ -94,20 +95,28 @@ def run_sql(
             (connections or KeptConnections()).one(limit) as connection,
             limit.watching(connection),
         ):
-            _check_read_only(connection, query)
+            check_read_only(connection, query)
             for name, table in tables.items():
                 connection.register(name, table)
             found = _found(connection, query, parameters, limit)
             for name in tables:
                 connection.unregister(name)
             return Answer(found, epoch)
-    except (duckdb.OutOfMemoryException, MemoryError):
+    except FAILURES as error:
         limit.check()
+        raise failed(error, tables, limit) from None
+
+
+# Arrow passes DuckDB's errors on as its own.
+FAILURES = (duckdb.Error, pa.ArrowInvalid, OSError, MemoryError)
+
+
+def failed(error: BaseException, tables: Mapping[str, pa.Table], limit: Limit) -> InputError:
+    """The error of a query, in our words."""
+    if isinstance(error, duckdb.OutOfMemoryException | MemoryError):
         bound = "there is" if limit.memory is None else f"the {limit.memory} that it may have"
-        raise LimitError(f"the query needs more memory than {bound}: ask for less") from None
-    except (duckdb.Error, pa.ArrowInvalid, OSError) as error:  # Arrow passes DuckDB's on as its own
-        limit.check()
-        raise InputError(f"the query cannot run: {_hint(str(error), tables)}") from None
+        return LimitError(f"the query needs more memory than {bound}: ask for less")
+    return InputError(f"the query cannot run: {_hint(str(error), tables)}")
 
 
 def check_query(query: Any, parameters: Any) -> None:
@@ -120,6 +129,17 @@ def check_query(query: Any, parameters: Any) -> None:
         raise InputError(
             f"parameters is a list for each ?, or a dict for each $name; not {parameters!r}"
         )
+    values = parameters.values() if isinstance(parameters, Mapping) else parameters or ()
+    _check_texts([query, *values])
+
+
+def _check_texts(values: Iterable[Any]) -> None:
+    """Refuse texts that no store and no query can hold."""
+    for value in values:
+        try:
+            _ = value.encode() if isinstance(value, str) else None
+        except UnicodeEncodeError:
+            raise InputError(f"the text {value!a} has half of a character in it") from None
 
 
 def named_in(query: str, tables: Iterable[str]) -> list[str]:
@@ -142,12 +162,22 @@ def select_rows(
         if name not in table.schema:
             among = not_among(name, table.schema.names, "columns")
             raise InputError(f"table {table.name!r}: no column {name!r}; {among}")
+    _check_texts(equal.values())
     query = f"select {', '.join(map(_quoted, chosen))} from {_quoted(table.name)}"
     if isinstance(where, str):
         query += f" where (\n{where}\n)"
     elif equal:
-        query += " where " + " and ".join(f"{_quoted(name)} = ?" for name in equal)
-    return query, list(equal.values())
+        query += " where " + " and ".join(_is(table.schema[name], equal[name]) for name in equal)
+    return query, [value for value in equal.values() if value is not None]
+
+
+def _is(column: Column, value: Any) -> str:
+    """That a column has a value, which is a parameter; None means null, as in functions."""
+    if value is None:
+        return f"{_quoted(column.name)} is null"
+    # A float column has what was given in half as many digits: so has what it is compared with.
+    given = "cast(? as float)" if column.type.kind == "float" else "?"
+    return f"{_quoted(column.name)} = {given}"
 
 
 def _chosen(columns: Any, table: Table) -> list[Any]:
@@ -171,7 +201,7 @@ def _found(connection: Any, query: str, parameters: Any, limit: Limit) -> pa.Tab
     return limit.read(found.to_arrow_reader(_BATCH_ROWS))
 
 
-def _settings(limit: Limit) -> dict[str, Any]:
+def settings_of(limit: Limit) -> dict[str, Any]:
     bound: dict[str, Any] = {} if limit.memory is None else {"memory_limit": limit.memory}
     if limit.threads is not None:
         bound["threads"] = limit.threads
@@ -186,7 +216,7 @@ def _settings(limit: Limit) -> dict[str, Any]:
     }
 
 
-def _check_read_only(connection: Any, query: str) -> None:
+def check_read_only(connection: Any, query: str) -> None:
     statements = connection.extract_statements(query)
     if len(statements) != 1:
         raise InputError(f"write one query, not {len(statements)}")
@@ -198,7 +228,7 @@ def _check_read_only(connection: Any, query: str) -> None:
         # EXPLAIN ANALYZE runs what it explains.
         if explained is None:
             raise InputError("write EXPLAIN, or EXPLAIN ANALYZE, in front of one SELECT")
-        _check_read_only(connection, query[explained.end() :])
+        check_read_only(connection, query[explained.end() :])
 
 
 def _kind(statement: Any) -> str:

@@ -6,20 +6,108 @@ column was declared show the default it was declared with, as they do to the eng
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headgate.durability import StoreReader
+from headgate.durability.format import MANIFEST_NAME
+from headgate.durability.manifest import read_lineage
+from headgate.durability.named_parts import PartHistory
+from headgate.durability.part_file import PartName, read_part
 from headgate.errors import InputError
 from headgate.query.answer import Answer
 from headgate.query.sql import run_sql
 from headgate.state.schema import Schema
 from headgate.state.stored_names import Storage, require_table
+
+# --- tables in shards -----------------------------------------------------------------------------
+# The rows of a table that is in shards, out of the parts that an epoch names.
+#
+# Nothing runs here and no key index is made: of each key the last word counts, a row or that it
+# is gone. What is read is what the log named at the epoch, so every process sees the same.
+
+
+SHARDS = "shards"  # in the manifest: how many there are
+_PLACE = "__place"
+
+
+def shard_count(declared: Mapping[str, Any]) -> int | None:
+    """How many shards a store has; None where its rows are in the log itself."""
+    found: int | None = declared.get(SHARDS)
+    return found
+
+
+def parts_of(declared: Mapping[str, Any], described: Mapping[str, Any]) -> range:
+    """The parts of rows that a table of this description can be in."""
+    count = shard_count(declared) or 0
+    return range(count, count + 1) if described.get("replicate") else range(count)
+
+
+def read_sharded(
+    reader: StoreReader, name: str, described: Mapping[str, Any], epoch: int, parts: range
+) -> pa.Table:
+    """The rows of a table in these parts of rows, part after part."""
+    with reader.hold():  # else the parts could be trimmed before they are read
+        known, keys = reader.parts(epoch), {name: described["key"]}
+        found = [part_rows(reader, known.history(part), part, keys) for part in parts]
+    tables = [tables[name] for tables in found if name in tables]
+    return pa.concat_tables(tables, promote_options="default") if tables else pa.table({})
+
+
+def part_rows(
+    reader: StoreReader, history: PartHistory, part: int, keys: Mapping[str, Sequence[str]]
+) -> dict[str, pa.Table]:
+    """The rows of a part of rows, of the tables with these keys; of those that had any."""
+    lineage = read_lineage(reader.disk, os.path.join(reader.path, MANIFEST_NAME))
+    # What was said of each table's rows, the oldest first: rows, or keys of those that are gone.
+    pieces: dict[str, list[tuple[pa.Table, bool]]] = {name: [] for name in keys}
+    for file in _files(history):
+        tables = read_part(reader.disk, reader.path, lineage, file).tables
+        for name, found in pieces.items():
+            for kind, is_there in (("rows", True), ("gone", False)):
+                piece = tables.get(f"{kind}/{part}/{name}")
+                if piece is not None:
+                    found.append((piece, is_there))
+    rows = {name: _rows(found, keys[name]) for name, found in pieces.items()}
+    return {name: table for name, table in rows.items() if table is not None}
+
+
+def in_parts(storage: Storage) -> Storage:
+    """The same table in parts, which have its columns under their declared names."""
+    return Storage(storage.name, fill=storage.fill)
+
+
+def _files(history: PartHistory) -> Iterator[PartName]:
+    if history.image is not None:
+        yield from history.image.parts
+    for link in history.links:
+        yield from link.parts
+
+
+def _rows(pieces: Sequence[tuple[pa.Table, bool]], key: Sequence[str]) -> pa.Table | None:
+    """The rows that are there in the end."""
+    there = [table for table, is_there in pieces if is_there]
+    if not there:
+        return None
+    if len(pieces) == 1:
+        return there[0]
+    keys = pa.concat_tables([table.select(key) for table, _ in pieces])
+    keys = keys.append_column(_PLACE, pa.array(np.arange(keys.num_rows)))
+    last = keys.group_by(list(key)).aggregate([(_PLACE, "max")]).column(f"{_PLACE}_max")
+    places = np.sort(last.to_numpy())
+    # Where each place is among the rows that are there, -1 for the key of one that is gone.
+    marks = np.concatenate([np.full(table.num_rows, is_there) for table, is_there in pieces])
+    row_of = np.where(marks, np.cumsum(marks) - 1, -1)[places]
+    # A column that was declared later is null in what is older.
+    return pa.concat_tables(there, promote_options="default").take(row_of[row_of >= 0])
+
 
 ALL_STREAMS = "*"  # the name under which a reader finds the results of all streams
 UNROUTED = "unrouted"  # and that of events that no route took: they have no transaction
@@ -62,11 +150,17 @@ def read_table(
 ) -> pa.Table:
     """The declared columns, or those named, also of rows older than their declaration."""
     epoch = reader.last_epoch() if epoch is None else epoch
-    described = require_table(reader.declared(epoch).get("tables", {}), name, f"epoch {epoch}")
+    declarations = reader.declared(epoch)
+    described = require_table(declarations.get("tables", {}), name, f"epoch {epoch}")
     storage = Storage.read(name, described)
     declared = Schema.parse(described["columns"])
     wanted = [column for column in declared if columns is None or column.name in columns]
     stored = None if columns is None else [storage.column(column.name) for column in wanted]
+    if shard_count(declarations) is not None:  # then a share of a table is some of its shards
+        parts = parts_of(declarations, described)
+        parts = parts if slot_range is None else parts[slot_range[0] : slot_range[1]]
+        sharded = read_sharded(reader, name, described, epoch, parts)
+        return in_parts(storage).from_files(sharded, wanted)
     found = reader.table(storage.name, epoch, slot_range=slot_range, columns=stored)
     return storage.from_files(found, wanted)
 
@@ -111,6 +205,13 @@ def slots_of(reader: StoreReader, name: str, epoch: int) -> int:
     """One more than the highest slot that a table has used up to an epoch."""
     described = require_table(reader.declared(epoch).get("tables", {}), name, f"epoch {epoch}")
     return reader.slots(Storage.read(name, described).name, epoch)
+
+
+def shards_of(reader: StoreReader, name: str, epoch: int) -> int | None:
+    """In how many parts a table's rows are; None where the log itself has them."""
+    declarations = reader.declared(epoch)
+    described = require_table(declarations.get("tables", {}), name, f"epoch {epoch}")
+    return None if shard_count(declarations) is None else len(parts_of(declarations, described))
 
 
 # --- SQL over a store's files ---------------------------------------------------------------------

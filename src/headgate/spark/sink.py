@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from headgate.dataflow.handles import FlowStream
+
 LOG = logging.getLogger("headgate.sink")
 # The name under which Spark gives the thread of a micro-batch its query's id. This is the id in
 # the checkpoint's metadata, which a restart keeps, not the id of the run.
@@ -34,7 +36,7 @@ class Sink:
     >>> query = events.writeStream.foreachBatch(engine.sink(transfer))      # doctest: +SKIP
     """
 
-    def __init__(self, stream: EngineStream) -> None:
+    def __init__(self, stream: EngineStream | FlowStream) -> None:
         self._stream = stream
         self._feed = stream.feed()
         self.error: BaseException | None = None  # why the last micro-batch failed, if it did

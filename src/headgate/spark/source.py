@@ -23,7 +23,6 @@ from pyspark.sql.types import StructType
 from headgate.durability.reader import StoreReader
 from headgate.durability.retention import Hold
 from headgate.errors import InputError
-from headgate.spark.filters import is_supported, select_rows
 from headgate.spark.selection import (
     Held,
     NumberRange,
@@ -31,12 +30,15 @@ from headgate.spark.selection import (
     Selection,
     TableSelection,
     arrow_schema,
+    is_supported,
     local_path,
     require_columns,
     results_schema,
+    select_rows,
     spark_schema,
     table_schema,
 )
+from headgate.state.durations import parse_duration
 
 TABLE_OPTIONS = ("epoch",)
 STREAM_OPTIONS = ("startingEpoch", "endingEpoch", "maxEpochsPerTrigger")
@@ -99,8 +101,6 @@ class HeadgateSource(DataSource):
         text = self.options.get("hold")
         if text is None:
             return HOLD_SECONDS
-        from headgate.engine.terms import parse_duration  # loads Numba: only who asks pays
-
         return parse_duration(text, "the option hold") / 1e6
 
     def _open(self) -> StoreReader:

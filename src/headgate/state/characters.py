@@ -31,6 +31,10 @@ from headgate.state.words import (
 )
 
 CODE_MAX = 0x7FFFFFFFFFFFFFFF
+# A text that a function makes has at most so many bytes in UTF-8. One that comes in may be longer:
+# a loop that doubles a text is the mistake that must not take the memory of all.
+MADE_BYTES_MAX = 16 << 20
+TOO_LONG = "a function makes no text of more than 16 MiB"
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 # The words of a window.
@@ -294,6 +298,8 @@ def join(texts: int, left: int, right: int) -> Any:
         return left + right  # one of them is empty, and has the code 0
     one, size = characters_of(texts, left)
     other, other_size = characters_of(texts, right)
+    if size + other_size > MADE_BYTES_MAX:
+        raise ValueError(TOO_LONG)
     made = _allocate(MADE_BYTES + size + other_size)
     if made == 0:
         raise MemoryError("no memory for a text")

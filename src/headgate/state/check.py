@@ -2,7 +2,8 @@
 
 One translation serves every way of running a transaction, so a check means the same compiled,
 interpreted and in the serial oracle. A check that names nullable columns has SQL's three values: a
-comparison with null is unknown, and a check passes unless it is false.
+comparison with null is unknown, and a check passes unless it is false. `least` and `greatest` pass
+over nulls, as in Spark and DuckDB.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ _TOKEN = re.compile(
 _COMPARE = {
     "=": "==", "==": "==", "<>": "!=", "!=": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">=",
 }  # fmt: skip
+AMONG_MAX = 6  # values of which some may be null: those before it stand twice beside each
 _FUNCTIONS = {"abs": "abs", "least": "min", "greatest": "max"}
 _KINDS = {"string": "text", "boolean": "boolean", "date": "moment", "timestamp": "moment"}
 _TEXT_FUNCTIONS = {  # how many texts each takes at least and at most, its Python form, its kind
@@ -61,17 +63,17 @@ class _Term(NamedTuple):
 
     source: str
     kind: str  # number, text, boolean, moment
-    nullable: frozenset[str] = frozenset()  # what a value is null with, as Python source
+    nullable: frozenset[str] = frozenset()  # what all must hold where it is not null, as source
     false: str | None = None  # None: a condition that is false when it is not true
 
 
 def _known(term: _Term) -> str:
     """Whether a value is not null, as Python source; empty when it never is."""
-    return " and ".join(f"{one} is not None" for one in sorted(term.nullable))
+    return " and ".join(sorted(term.nullable))
 
 
 def _true(term: _Term) -> str:
-    """Whether a condition is true; one that is a value, such as a column, may be null."""
+    """Whether a condition is true; one that is a value may be null."""
     return f"({_known(term)} and {term.source})" if term.nullable else term.source
 
 
@@ -411,7 +413,7 @@ class _Parser:
         is_plain = is_plain and unicodedata.normalize("NFKC", value) == value  # as Python reads it
         source = f"row.{value}" if is_plain else f"getattr(row, {value!r})"
         column = self.schema[value]
-        nullable = frozenset([source]) if column.nullable else frozenset()
+        nullable = frozenset([f"{source} is not None"] if column.nullable else [])
         return _Term(source, _KINDS.get(column.type.kind, "number"), nullable)
 
     def _call(self, name: str, place: int) -> _Term:
@@ -436,11 +438,12 @@ class _Parser:
         if "text" in kinds and (name == "abs" or len(kinds) > 1):
             self._fail(place, f"{name} takes numbers alone, or texts alone")
         self.is_reaching |= "text" in kinds
-        if name != "abs" and any(one.nullable for one in arguments):
-            self._fail(place, f"{name} of what may be null; compare one by one")
-        sources = ", ".join(one.source for one in arguments)
         kind = kinds.pop() if len(kinds) == 1 else "number"
-        return _Term(f"{_FUNCTIONS[name]}({sources})", kind, arguments[0].nullable)
+        if name == "abs":
+            return _Term(f"abs({arguments[0].source})", kind, arguments[0].nullable)
+        if len(arguments) > AMONG_MAX and any(one.nullable for one in arguments):
+            self._fail(place, f"{name} of more than {AMONG_MAX} values, of which one may be null")
+        return _among(_FUNCTIONS[name], kind, arguments)
 
     def _text_call(self, name: str, arguments: list[_Term], place: int) -> _Term:
         least, most, form, kind = _TEXT_FUNCTIONS[name]
@@ -450,6 +453,20 @@ class _Parser:
         self.is_reaching = True
         sources = [one.source for one in arguments]
         return _made(form.format(*sources, all=" + ".join(sources)), kind, arguments)
+
+
+def _among(function: str, kind: str, terms: Sequence[_Term]) -> _Term:
+    """The least or greatest of some values: of those that are not null, and null where all are."""
+    if not any(one.nullable for one in terms):
+        return _Term(f"{function}({', '.join(one.source for one in terms)})", kind)
+    found, sign = terms[0], "<" if function == "min" else ">"
+    for one in terms[1:]:
+        known, is_next = [_known(found), _known(one)], f"{one.source} {sign} {found.source}"
+        is_next = f"(not ({known[0]}) or {is_next})" if found.nullable else is_next
+        is_next = f"{known[1]} and {is_next}" if one.nullable else is_next
+        nullable = frozenset([f"({' or '.join(known)})"] if all(known) else [])
+        found = _Term(f"({one.source} if {is_next} else {found.source})", kind, nullable)
+    return found
 
 
 def _made(source: str, kind: str, terms: Sequence[_Term]) -> _Term:

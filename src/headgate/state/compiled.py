@@ -23,18 +23,36 @@ from typing import Any
 
 import numba
 from llvmlite import ir as llvm
+from llvmlite.binding import Linkage
 from numba import _dynfunc
 from numba.core import caching, cgutils, dispatcher, serialize, types
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import AnalysisPass, register_pass
 from numba.core.environment import lookup_environment
-from numba.core.typed_passes import NativeLowering
+from numba.core.typed_passes import (
+    AnnotateTypes,
+    DumpParforDiagnostics,
+    InlineOverloads,
+    NativeLowering,
+    NopythonRewrites,
+)
+from numba.core.untyped_passes import (
+    FindLiterallyCalls,
+    InlineClosureLikes,
+    InlineInlinables,
+    LiteralPropagationSubPipelinePass,
+    LiteralUnroll,
+    MakeFunctionToJitFunction,
+    WithLifting,
+)
 from numba.extending import intrinsic
 from numba.extending import overload as overload_of_numba
+from numba.extending import overload_method as overload_method_of_numba
 
 from headgate.errors import InvariantError
 from headgate.io.vault import Vault
+from headgate.state import quickening  # noqa: F401  it takes its place in Numba
 
 __all__ = ["GENERATED", "cache_folder", "mix", "numba", "prefetch", "vault"]
 
@@ -260,8 +278,10 @@ _ENVIRONMENT = "_ZN08NumbaEnv"  # how the names begin under which code finds its
 _NO_WAY_IN = ctypes.cast(ctypes.pythonapi.PyErr_BadArgument, ctypes.c_void_p).value
 
 
-class _Lowered(JITCodeLibrary):
+class Lowered(JITCodeLibrary):
     """The code of one function, as the linker takes it."""
+
+    symbol = ""  # the name by which it is called
 
     def finalize(self) -> None:
         """What it calls is linked into the kernel beside it, and all of it optimised there."""
@@ -281,15 +301,32 @@ def _finalize_callers_first(self: Any) -> None:
     out itself, its call being on a way that is never taken, and before the one that does call it.
     """
     given = dict.fromkeys(self._linking_libraries)
-    ours = [one for one in given if isinstance(one, _Lowered)]
+    ours = [one for one in given if isinstance(one, Lowered)]
     if ours:
         # Who calls another has all that it has, and the other beside.
         ours.sort(key=lambda one: -len(one._linking_libraries))
-        self._linking_libraries = [*ours, *(one for one in given if not isinstance(one, _Lowered))]
+        self._linking_libraries = [*ours, *(one for one in given if not isinstance(one, Lowered))]
     _finalize(self)
 
 
 JITCodeLibrary.finalize = _finalize_callers_first
+_optimize_final_module = JITCodeLibrary._optimize_final_module
+
+
+def _optimize_as_one(self: Any) -> None:
+    """As Numba has it, but functions that were linked into a kernel are the kernel's own.
+
+    Numba lets them be found from outside, and then LLVM keeps every one that is not small as a
+    function to be called, which loads all it needs from its frame once more for each event.
+    """
+    if any(isinstance(one, Lowered) for one in self._linking_libraries):
+        for function in self._final_module.functions:
+            if function.linkage is Linkage.linkonce_odr and function.name.startswith(_COMPILED):
+                function.linkage = "internal"
+    _optimize_final_module(self)
+
+
+JITCodeLibrary._optimize_final_module = _optimize_as_one
 
 
 def _verify_all_linked(self: Any) -> None:
@@ -302,6 +339,15 @@ def _verify_all_linked(self: Any) -> None:
 JITCodeLibrary._verify_declare_only_symbols = _verify_all_linked
 
 
+def way_in(context: Any, described: Any, environment: Any, library: Lowered) -> Any:
+    """What stands for a function that is only linked, so that code which is lowered finds it."""
+    module, name = described.lookup_module(), described.qualname
+    entry = _dynfunc.make_function(module, name, "", _NO_WAY_IN, environment, (library,))
+    libraries = [library, *dict.fromkeys(library._linking_libraries)]
+    context.insert_user_function(entry, described, libraries)
+    return entry
+
+
 @register_pass(mutates_CFG=True, analysis_only=False)
 class LinkedLowering(NativeLowering):
     """Lowers a function for the linker alone."""
@@ -309,16 +355,13 @@ class LinkedLowering(NativeLowering):
     _name = "headgate_linked_lowering"
 
     def run_pass(self, state: Any) -> bool:
-        state.library = _Lowered(state.targetctx.codegen(), state.func_id.func_qualname)
+        state.library = Lowered(state.targetctx.codegen(), state.func_id.func_qualname)
         flags = state.flags
         flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
         super().run_pass(state)
         found = state["cr"]
-        module, name = found.fndesc.lookup_module(), state.func_id.func_name
-        kept = (state.library,)
-        entry = _dynfunc.make_function(module, name, "", _NO_WAY_IN, found.env, kept)
-        libraries = [state.library, *dict.fromkeys(state.library._linking_libraries)]
-        state.targetctx.insert_user_function(entry, found.fndesc, libraries)
+        state.library.symbol = found.fndesc.mangled_name
+        entry = way_in(state.targetctx, found.fndesc, found.env, state.library)
         state["cr"] = found._replace(cfunc=entry)
         _forget(state)
         return True
@@ -359,6 +402,30 @@ def lowered_only(manager: Any) -> Any:
     return manager
 
 
+# Passes that only change what kernels do not have: closures, `with`, expressions of arrays, loops
+# over mixed tuples, functions to be put in the place of their calls, reports. Each goes through the
+# whole function to find nothing.
+_WITHOUT = (
+    WithLifting,
+    InlineClosureLikes,
+    MakeFunctionToJitFunction,
+    InlineInlinables,
+    FindLiterallyCalls,
+    LiteralUnroll,
+    LiteralPropagationSubPipelinePass,
+    InlineOverloads,
+    NopythonRewrites,
+    AnnotateTypes,
+    DumpParforDiagnostics,
+)
+
+
+def _words_only(manager: Any) -> Any:
+    """The passes that functions of words need: those of kernels, which take nothing else."""
+    manager.passes = [(one, words) for one, words in manager.passes if one not in _WITHOUT]
+    return manager
+
+
 class _LinkedCompiler(CompilerBase):
     def define_pipelines(self) -> list[Any]:
         manager = lowered_only(DefaultPassBuilder.define_nopython_pipeline(self.state))
@@ -366,17 +433,24 @@ class _LinkedCompiler(CompilerBase):
         return [manager]
 
 
+class _PartCompiler(CompilerBase):
+    def define_pipelines(self) -> list[Any]:
+        manager = _words_only(DefaultPassBuilder.define_nopython_pipeline(self.state))
+        lowered_only(manager).finalize()
+        return [manager]
+
+
 class _KernelCompiler(CompilerBase):
     def define_pipelines(self) -> list[Any]:
-        manager = DefaultPassBuilder.define_nopython_pipeline(self.state)
+        manager = _words_only(DefaultPassBuilder.define_nopython_pipeline(self.state))
         manager.add_pass_after(_Environments, NativeLowering)
         manager.finalize()
         return [manager]
 
 
 def linked(function: Any) -> Any:
-    """Compiled as a part of whatever compiled function calls it."""
-    return numba.njit(nogil=True, pipeline_class=_LinkedCompiler)(function)
+    """Compiled as a part of whatever compiled function calls it; for functions of words."""
+    return numba.njit(nogil=True, pipeline_class=_PartCompiler)(function)
 
 
 def overload(function: Any, prefer_literal: bool = False) -> Any:
@@ -385,6 +459,21 @@ def overload(function: Any, prefer_literal: bool = False) -> Any:
     return overload_of_numba(
         function, jit_options=options, strict=False, prefer_literal=prefer_literal
     )
+
+
+def overload_method(kind: Any, name: str) -> Any:
+    """The same for a method of one of our types."""
+    options = {"pipeline_class": _LinkedCompiler}
+    return overload_method_of_numba(kind, name, jit_options=options, strict=False)
+
+
+def linking(context: Any, builder: Any, function: Any, words: Any) -> Any:
+    """Call a linked function of words out of code that is being lowered."""
+    called = types.Dispatcher(function)
+    kinds = (types.int64,) * len(words)
+    found = context.get_function(called, called.get_call_type(context.typing_context, kinds, {}))
+    context.add_linking_libs(getattr(found, "libs", ()))
+    return found(builder, words)
 
 
 def kernel_of(function: Any, is_kept: bool) -> Any:

@@ -1,7 +1,8 @@
 """Entries: what rows say to an ordered index, and whole trees made of them, compiled.
 
 A column is a word whose order is that of its values: floats by their value, 0.0 like -0.0 and NaN
-last; texts by their codes, which the tree compares as texts. `held` has the entry of every slot as
+last; texts by their codes, which the tree compares as texts. One that may be null has a word before
+it that says whether it is, and the value of zeros then. `held` has the entry of every slot as
 it is in the tree: 1 if there is one, and its words. So an entry is found again when its row has
 changed, and to bring one forward twice changes nothing.
 """
@@ -16,6 +17,7 @@ from headgate.state.compiled import linked, numba, prefetch
 from headgate.state.layout import HEADER_ALIVE
 from headgate.state.spaces import Slots
 from headgate.state.tree import (
+    ABSENT,
     CAPACITY,
     COUNT,
     ENTRIES,
@@ -26,9 +28,11 @@ from headgate.state.tree import (
     NONE,
     PREVIOUS,
     ROOT,
+    STAYS,
     USED,
     WIDTH,
     entry_at,
+    exchange,
     insert,
     is_short,
     move,
@@ -40,7 +44,10 @@ from headgate.state.words import set_word as put
 from headgate.state.words import word_at as get
 
 AHEAD = 32  # entries that are asked for before the first of them is copied
-WHOLE, HALF, BYTE, DOUBLE, SINGLE = range(5)  # how a column stands in a row
+# How a column stands in a row; the last: not its value, but whether it is null.
+WHOLE, HALF, BYTE, DOUBLE, SINGLE, IS_NULL = range(6)
+# Of a nullable one with more: from which bit of the row on its null bit stands. Null is the last.
+NULLABLE, NULL_SHIFT = 8, 4
 _LAST = np.int64(0x7FFFFFFFFFFFFFFF)
 
 
@@ -70,6 +77,16 @@ def order_word(row: int, offset: int, kind: int) -> Any:
     word = get(row + (offset & ~7), 0)
     if kind == WHOLE:
         return word
+    if kind & NULLABLE:
+        bit = kind >> NULL_SHIFT
+        is_null = get(row, bit >> 6) >> (bit & 63) & 1
+        kind = kind & (NULLABLE - 1)
+        if kind == IS_NULL:
+            return is_null
+        if is_null:
+            return _LAST
+        if kind == WHOLE:
+            return word
     if kind == DOUBLE:
         return double_order(word)
     shift = 8 * (offset & 7)
@@ -98,11 +115,62 @@ def bring(tree: int, held: int, recipe: int, slot: int, row: int) -> None:
                 is_same = False
         if is_same:
             return
-        remove(tree, entry + 8)
+        how = exchange(tree, entry + 8, fresh, slot) if is_alive else ABSENT
+        if how == STAYS:
+            move(fresh, entry + 8, width)
+            return
+        if how == ABSENT:
+            remove(tree, entry + 8)
     put(entry, 0, is_alive)
     if is_alive:
         move(fresh, entry + 8, width)
         insert(tree, fresh, slot)
+
+
+# --- entries that wait ----------------------------------------------------------------------------
+# A batch brings no entry forward before somebody looks into the index: the slots of rows that have
+# changed wait until then. Rows that change often, or that nobody asks for, then cost one word each.
+# The words of `waiting`; a room of 0 is that of an index into which no event of the batch looks.
+WAITING_ROOM, WAITING_COUNT, WAITING_DONE, WAITING_FIRST = range(4)
+WAITING_AHEAD = 4
+
+
+@linked
+def note_moved(waiting: int, slot: int) -> None:
+    """Note that a row has changed; there is room for it."""
+    if get(waiting, WAITING_ROOM) > 0:
+        count = get(waiting, WAITING_COUNT)
+        put(waiting, WAITING_FIRST + count, slot)
+        put(waiting, WAITING_COUNT, count + 1)
+
+
+@linked
+def catch_up(tree: int, held: int, recipe: int, waiting: int, rows: int, row_words: int) -> Any:
+    """Bring all entries forward that wait; returns whether nodes ran short before the last.
+
+    To begin again where it ended then is right: an entry says what its row says at that moment.
+    """
+    first, count = get(waiting, WAITING_DONE), get(waiting, WAITING_COUNT)
+    width = 8 * (get(tree, WIDTH) + 1)
+    for place in range(first, count):
+        if is_short(tree, 1):
+            put(waiting, WAITING_DONE, place)
+            return True
+        ahead = get(waiting, WAITING_FIRST + min(place + WAITING_AHEAD, count - 1))
+        prefetch(held + width * ahead)
+        prefetch(rows + 8 * row_words * ahead)
+        slot = get(waiting, WAITING_FIRST + place)
+        bring(tree, held, recipe, slot, rows + 8 * row_words * slot)
+    put(waiting, WAITING_DONE, 0)
+    put(waiting, WAITING_COUNT, 0)
+    return False
+
+
+@linked
+def is_full(waiting: int, more: int) -> Any:
+    """Whether there is no room for so many more."""
+    room = get(waiting, WAITING_ROOM)
+    return room > 0 and get(waiting, WAITING_COUNT) + more > room
 
 
 # --- whole trees ----------------------------------------------------------------------------------
@@ -184,6 +252,37 @@ def bring_some(
         slot = slots[place]
         bring(tree, held, recipe, slot, rows + 8 * slot * row_words)
     return len(slots)
+
+
+@linked
+def _is_true(tree: int, held: int, recipe: int, slot: int, row: int) -> Any:
+    """Whether the entry of a slot is what its row says."""
+    width = get(tree, WIDTH)
+    entry = held + 8 * slot * (width + 1)
+    is_alive = get(row, 0) & HEADER_ALIVE
+    if get(entry, 0) != is_alive:
+        return False
+    for part in range(width if is_alive else 0):
+        word = order_word(row, get(recipe, 2 * part), get(recipe, 2 * part + 1))
+        if get(entry, part + 1) != word:
+            return False
+    return True
+
+
+@numba.njit(cache=True, nogil=True)
+def pick_stale(
+    tree: int, held: int, recipe: int, rows: int, row_words: int, slots: Slots, out: Slots
+) -> int:
+    """Those of the slots whose entries are not what their rows say; returns how many."""
+    width, found = get(tree, WIDTH), 0
+    for place in range(len(slots)):
+        ahead = slots[min(place + AHEAD, len(slots) - 1)]
+        prefetch(held + 8 * ahead * (width + 1))
+        prefetch(rows + 8 * row_words * ahead)
+        slot = slots[place]
+        out[found] = slot
+        found += not _is_true(tree, held, recipe, slot, rows + 8 * row_words * slot)
+    return found
 
 
 @numba.njit(cache=True, nogil=True)

@@ -242,15 +242,43 @@ def release_dead(
     free: Slots,
     free_count: int,
 ) -> int:
-    """Take the dead ones among these slots out of the index and into the free list, each once."""
+    """Take the dead ones among these slots out of the index and into the free list, each once.
+
+    What a removal looks at is asked for before: its place in the index, then the rows there.
+    """
+    mask = len(entries) - 1
+    index_base, row_base = np.int64(entries.ctypes.data), np.int64(words.ctypes.data)
     for place in range(len(slots)):
         slot = slots[place]
+        far, near = slots[min(place + 32, len(slots) - 1)], slots[min(place + 16, len(slots) - 1)]
+        prefetch(index_base + WORD_BYTES * (_row_hash(words, far, key_words) & mask))
+        home = _row_hash(words, near, key_words)
+        for more in range(2):
+            other = (entries[(home + more) & mask] & SLOT_MASK) - 1
+            prefetch(row_base + WORD_BYTES * words.shape[1] * other)
         if words[slot, 0] & (HEADER_ALIVE | HEADER_RELEASED) == 0:
             words[slot, 0] |= HEADER_RELEASED
             remove(entries, words, slot, key_words)
             free[free_count] = slot
             free_count += 1
     return free_count
+
+
+@numba.njit(cache=True, nogil=True)
+def merge_freed(free: Slots, count: int, more: Slots) -> None:
+    """Merge slots that ascend into the first ones of a list, which descends and has room for them.
+
+    From its end on, which has the lowest: as a rule little of it has to move.
+    """
+    target, place = count + len(more) - 1, 0
+    while place < len(more):
+        if count > 0 and free[count - 1] < more[place]:
+            count -= 1
+            free[target] = free[count]
+        else:
+            free[target] = more[place]
+            place += 1
+        target -= 1
 
 
 @numba.njit(cache=True, nogil=True)

@@ -13,7 +13,7 @@ the hash that stands in the entry itself: entries can be moved while rows are ha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -165,6 +165,21 @@ def parent_slots(tables: Mapping[str, TableRows], reference: Reference) -> Slots
     child, parent = tables[reference.table], tables[reference.parent]
     skipped = (~judged_rows(child, reference)).astype(np.uint8)
     return parent.find(constraint_values(child, reference.columns), skipped)
+
+
+def kept_arrays(
+    constraints: Sequence[Constraint], tables: Mapping[str, TableRows]
+) -> dict[str, np.ndarray | int]:
+    """What the kernel keeps for each constraint, by the names it was generated with."""
+    arrays: dict[str, np.ndarray | int] = {}
+    for number, constraint in enumerate(constraints):
+        if isinstance(constraint, Unique):
+            entries = unique_entries(tables[constraint.table], constraint)
+            arrays[f"unique_{number}"] = entries
+            arrays[f"unique_mask_{number}"] = len(entries) - 1
+        else:
+            arrays[f"children_{number}"] = child_counts(tables, constraint)
+    return arrays
 
 
 def _empty(rows: TableRows) -> np.ndarray:

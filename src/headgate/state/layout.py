@@ -22,6 +22,7 @@ from headgate.state.types import Column, ColumnType
 HEADER_ALIVE = 1  # there is such a row
 HEADER_RELEASED = 2  # the slot is in the free list of its table
 HEADER_EXCHANGED = 4  # while constraints are judged: its new and old bytes have changed places
+HEADER_WRITTEN = 8  # of a table with history: the running transaction has set a column of the row
 HEADER_EPOCH_SHIFT = 8  # from this bit on: the epoch that changed the row last
 WORD_BYTES = 8
 WORD_BITS = 64

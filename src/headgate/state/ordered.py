@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from headgate.state import entries
 from headgate.state import tree as trees
 from headgate.state.compiled import numba
+from headgate.state.layout import Field
 from headgate.state.ranges import Index
 from headgate.state.rows import TableRows
 from headgate.state.spaces import Slots
@@ -32,6 +33,21 @@ REBUILT_SHARE = 8  # when more than one row in so many changed, the index is mad
 THREADS_MAX = 4
 
 
+def kind_of(field: Field) -> int:
+    """How a column stands in a row, see entries.order_word."""
+    if not field.nullable:
+        return KINDS[field.format]
+    return KINDS[field.format] | entries.NULLABLE | field.null_bit << entries.NULL_SHIFT
+
+
+def entry_words(field: Field) -> list[tuple[tuple[int, int], bool]]:
+    """The words of a column in an entry, each an offset and a kind, and whether it is a text."""
+    value = (field.offset, KINDS[field.format]), field.type.kind == "string"
+    if not field.nullable:
+        return [value]
+    return [((0, kind_of(field) & ~(entries.NULLABLE - 1) | entries.IS_NULL), False), value]
+
+
 class OrderedIndex:
     """One index of the rows of one table."""
 
@@ -40,9 +56,9 @@ class OrderedIndex:
         self._rows = rows
         names = [*index.columns, *rows.table.key]
         fields = [rows.layout.field(name) for name in names]
-        self.kinds: list[ColumnType] = [field.type for field in fields]
-        self.recipe = np.array([[one.offset, KINDS[one.format]] for one in fields], np.int64)
-        self._texts = sum(1 << n for n, one in enumerate(self.kinds) if one.kind == "string")
+        words = [word for one in fields for word in entry_words(one)]
+        self.recipe = np.array([recipe for recipe, _ in words], np.int64)
+        self._texts = sum(1 << n for n, (_, is_text) in enumerate(words) if is_text)
         self._mark: int | None = None  # the rows' `refills` when it was made
         self._pending: list[Slots] = []
         self._pending_count = 0
@@ -77,15 +93,31 @@ class OrderedIndex:
 
     def ready(self) -> OrderedIndex:
         """Bring it to the rows as they are now."""
-        if self._mark != self._rows.refills or self._pending_count * REBUILT_SHARE > max(
-            self._rows.count, 1024
-        ):
+        if self._mark != self._rows.refills:
             self._rebuild()
         self.make_room()
+        if self._is_much:
+            self._pick_stale()
+        if self._is_much:
+            self._rebuild()
         for slots in self._pending:
             self._bring(slots)
         self._forget_pending()
         return self
+
+    @property
+    def _is_much(self) -> bool:
+        """Whether so many entries are to be brought forward that it is made anew."""
+        return self._pending_count * REBUILT_SHARE > max(self._rows.count, 1024)
+
+    def _pick_stale(self) -> None:
+        """Leave out what is in step: the kernels of a batch may have seen to most of it."""
+        slots = np.concatenate(self._pending)
+        rows, stale = self._rows, np.empty_like(slots)
+        given = address(self.tree), address(self.held), address(self.recipe)
+        words = address(rows.words), rows.layout.words
+        count = int(entries.pick_stale(*given, *words, slots, stale))
+        self._pending, self._pending_count = [stale[:count]], count
 
     def make_room(self) -> None:
         """See that every slot of the table has a place."""
@@ -101,8 +133,12 @@ class OrderedIndex:
 
     def bring(self, slot: int) -> None:
         """Bring the entry of one row forward at once."""
+        self.bring_all(np.array([slot], np.int64))
+
+    def bring_all(self, slots: Slots) -> None:
+        """Bring the entries of these rows forward at once."""
         self.make_room()
-        self._bring(np.array([slot], np.int64))
+        self._bring(slots)
 
     def _bring(self, slots: Slots) -> None:
         rows, done = self._rows, 0
@@ -152,7 +188,7 @@ class OrderedIndex:
             column = held[:, part]
             if self._texts >> (part - 1) & 1:
                 column = _ranks(column, self._rows.pool)
-            order, spare = _sort_by(column, order, spare)
+            order, spare = sort_slots(column, order, spare)
         return order
 
     def scan(
@@ -211,7 +247,7 @@ def _ranks(codes: np.ndarray, pool: StringPool) -> np.ndarray:
     return ranks[places]
 
 
-def _sort_by(column: np.ndarray, order: Slots, spare: Slots) -> tuple[Slots, Slots]:
+def sort_slots(column: np.ndarray, order: Slots, spare: Slots) -> tuple[Slots, Slots]:
     """Sort slots by a column, those of equal values as they were; returns both arrays again."""
     values = np.empty(len(order), np.int64)
     is_sorted, least, greatest = _gather(column, order, values)

@@ -43,6 +43,40 @@ class Rows:
         def __iter__(self) -> Iterator[Row]: ...
 
 
+class Versions:
+    """The versions of a row that `table.window(...)` stands for, in the order they were written."""
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, column: str) -> VersionColumn: ...
+
+        def __len__(self) -> int: ...
+
+        def __getitem__(self, place: int) -> Row: ...
+
+        def __iter__(self) -> Iterator[Row]: ...
+
+
+class VersionColumn:
+    """A column of a window's versions: sums over those that have a value in it."""
+
+    if TYPE_CHECKING:
+
+        def sum(self) -> Any: ...
+
+        def mean(self) -> Any: ...
+
+        def min(self) -> Any: ...
+
+        def max(self) -> Any: ...
+
+        def count(self) -> int: ...
+
+        def first(self) -> Any: ...
+
+        def last(self) -> Any: ...
+
+
 class Output:
     """The columns that `hg.output(...)` adds to the result: they can be read and set."""
 

@@ -1,7 +1,8 @@
 """Ranges: the indexes that a table declares, and the rows that an event names by way of one.
 
 An index orders rows by some columns, and those of equal columns by their keys: so the rows of a
-range come in one order, whatever their slots. A range is a value, which holds no rows.
+range come in one order, whatever their slots; what is null comes behind all values. A range is a
+value, which holds no rows.
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headgate.errors import DeclarationError, shown
+from headgate.errors import DeclarationError, did_you_mean, shown
 from headgate.state.schema import Schema, split_list
 
 if TYPE_CHECKING:
-    from headgate.state.table import Table
+    from headgate.state.table import Access, Table
+    from headgate.state.types import Column
 
 # Values that are equal exactly when their stored words are: keys, and columns of constraints.
 KEY_KINDS = ("int", "bigint", "string", "date", "timestamp", "decimal", "boolean")
+LIMIT_MAX = (1 << 63) - 1  # rows of a range, as kernels count them
 INDEX_WORDS_MAX = 16  # columns of an index and of the key, see state/tree.py
 
 
@@ -52,6 +55,17 @@ class RowRange:
         return (self.index.columns, self.count, self.descending, self.limit)
 
 
+def words_of(column: Column) -> int:
+    """How many words of an entry a column takes: whether it is null stands before its value."""
+    return 1 + column.nullable
+
+
+def bound_sizes(access: Access, span: RowRange) -> tuple[int, int]:
+    """How many words both bounds of a range have together, which may be the same, and one has."""
+    sizes = [words_of(column) for _, column in access.named]
+    return sum(sizes), sum(sizes[: span.count])
+
+
 def parse_index(
     name: str, given: Any, schema: Schema, key: Sequence[str], where: str
 ) -> tuple[Index, ...]:
@@ -62,16 +76,11 @@ def parse_index(
     kinds = (*KEY_KINDS, "float", "double")
     found = [Index(name, named_columns(item, schema, f"{where}: index", kinds)) for item in items]
     for one in found:
-        nullable = [column for column in one.columns if schema[column].nullable]
-        if nullable:
+        words = sum(map(words_of, map(schema.__getitem__, one.words(key))))
+        if words > INDEX_WORDS_MAX:
             raise DeclarationError(
-                f"{where}: {one.name}: column {nullable[0]!r} is declared NULL, and what has no "
-                "value has no place in an order"
-            )
-        if len(one.words(key)) > INDEX_WORDS_MAX:
-            raise DeclarationError(
-                f"{where}: {one.name}: with the key it has {len(one.words(key))} columns, "
-                f"an index has at most {INDEX_WORDS_MAX}"
+                f"{where}: {one.name}: with the key it has {words} columns (one that may be null "
+                f"counts twice), an index has at most {INDEX_WORDS_MAX}"
             )
     return tuple(dict.fromkeys(found))
 
@@ -90,8 +99,10 @@ def check_limit(limit: Any, where: str) -> int:
     """The limit of a range; -1 for none."""
     if limit is None:
         return -1
-    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-        raise DeclarationError(f"{where}: limit is a whole number from 1 on, not {shown(limit)}")
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= LIMIT_MAX:
+        raise DeclarationError(
+            f"{where}: limit is a whole number from 1 to {LIMIT_MAX}, not {shown(limit)}"
+        )
     return limit
 
 
@@ -179,4 +190,29 @@ def named_columns(
             )
         if found.count(name) > 1:
             raise DeclarationError(f"{where}: column {name!r} is named twice")
+    return found
+
+
+def parse_shard_by(given: Any, replicate: bool, key: Sequence[str], where: str) -> tuple[str, ...]:
+    """The columns of the key that say which shard a row is on; none: all of them."""
+    names = split_list(given) if isinstance(given, str) else given
+    names = list(names) if isinstance(names, Iterable) else [names]
+    if not all(isinstance(name, str) for name in names):
+        raise DeclarationError(
+            f"{where}: shard_by is a column of the key or a list of them, not {shown(given)}"
+        )
+    found = tuple(name.strip() for name in names)
+    if found and replicate:
+        raise DeclarationError(
+            f"{where}: with replicate=True every shard has all rows, and with shard_by each row is "
+            "on one; leave one of the two out"
+        )
+    for name in found:
+        if name not in key:
+            raise DeclarationError(
+                f"{where}: shard_by names columns of the key ({', '.join(key)}), by which events "
+                f"find rows; {name!r} is none of them{did_you_mean(name, key)}"
+            )
+        if found.count(name) > 1:
+            raise DeclarationError(f"{where}: shard_by: column {name!r} is named twice")
     return found

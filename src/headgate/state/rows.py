@@ -60,6 +60,7 @@ class TableRows:
         self.refills = 0  # how often rows came in other than by transactions
         self.kept: dict[Any, Any] = {}  # by constraint, see state/integrity.py
         self.ordered: dict[Any, Any] = {}  # by index, see state/ordered.py
+        self.watchers: list[Any] = []  # who else is told which slots changed, by its `note`
 
     def __len__(self) -> int:
         return self.count - self.free_count
@@ -171,14 +172,16 @@ class TableRows:
         """After a batch: rows that it deleted, or took a slot for and never created, go."""
         if len(self.spare):
             self._give_back()
+        before = self.free_count
         for slots in (changed, *self.taken):
             if self.free_count + len(slots) > len(self.free):
-                self.free = np.resize(self.free, 2 * (self.free_count + len(slots)))
+                more = np.empty(self.free_count + 2 * len(slots), np.int64)
+                self.free = np.concatenate([self.free[: self.free_count], more])
             self.free_count = index.release_dead(
                 self.entries, self.words, slots, len(self.table.key), self.free, self.free_count
             )
         self.created, self.taken = self.taken, []
-        self._order_free()
+        index.merge_freed(self.free, before, np.sort(self.free[before : self.free_count]))
 
     def _order_free(self) -> None:
         """The lowest free slot is taken next: which one it is depends on the live rows alone, not
@@ -188,6 +191,8 @@ class TableRows:
     def note_changed(self, slots: Slots) -> None:
         """The rows in these slots are others than before, or gone, or new."""
         for one in self.ordered.values():
+            one.note(slots)
+        for one in self.watchers:
             one.note(slots)
 
     def load(self, rows: pa.Table, epoch: int) -> range:
@@ -245,6 +250,10 @@ class TableRows:
             self._fill(slice(int(slots[0]), int(slots[-1]) + 1), rows, epoch)
         else:
             self._fill(slots, rows, epoch)
+
+    def fill(self, slots: Slots, rows: Mapping[str, pa.Array], epoch: int) -> None:
+        """Put rows into these slots, in any order, whatever is there; the index has their keys."""
+        self._fill(slots, rows, epoch)
 
     def put_changes(
         self, slots: Slots, alive: np.ndarray, rows: pa.Table, epochs: int | np.ndarray
@@ -349,6 +358,23 @@ class TableRows:
         index.remove_slots(self.entries, self.words, leaving, width)
         here[:] = words
         index.insert_slots(self.entries, self.words, coming, width)
+
+    def put_back(self, slots: Slots, words: Words, count: int) -> None:
+        """Let the rows in these slots, each named once, be as they were when `count` were used.
+
+        All rows that are dead now must have been released: then the index has none of them.
+        """
+        here, width = self.words[slots], len(self.table.key)
+        is_there, was = ((rows[:, 0] & HEADER_ALIVE) != 0 for rows in (here, words))
+        stays = was & is_there & (here[:, 1 : 1 + width] == words[:, 1 : 1 + width]).all(axis=1)
+        # All that go leave the index before any row changes: a removal looks at its neighbours.
+        index.remove_slots(self.entries, self.words, slots[is_there & ~stays], width)
+        self.words[slots] = words
+        self.words[count : self.count] = 0
+        self.count = count
+        index.insert_slots(self.entries, self.words, slots[was & ~stays], width)
+        self.refills += 1
+        self._free_dead()
 
     def _free_dead(self) -> None:
         """Make the free list anew from the rows themselves."""

@@ -6,15 +6,15 @@ A declaration is a value: it holds no rows, so the same table can be opened by m
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 from headgate.errors import DeclarationError, shown
 from headgate.state.check import Check, parse_check
 from headgate.state.display import html_table
-from headgate.state.parameters import Row, Rows
+from headgate.state.durations import Expiry, parse_expires
+from headgate.state.parameters import Row, Rows, Versions
 from headgate.state.ranges import (
-    KEY_KINDS,
     Index,
     RowRange,
     between_index,
@@ -22,10 +22,13 @@ from headgate.state.ranges import (
     check_limit,
     named_columns,
     parse_index,
+    parse_shard_by,
     where_index,
 )
+from headgate.state.row_form import parse_key, refuse_arrays, with_defaults
+from headgate.state.row_history import RowHistory, RowWindow, parse_history, parse_window
 from headgate.state.schema import Schema, split_list
-from headgate.state.types import Column, ColumnType, default_value, logical_value
+from headgate.state.types import Column, ColumnType, logical_value
 
 
 @dataclass(frozen=True, init=False)
@@ -39,6 +42,11 @@ class Table:
     `unique` names columns that no two rows share, `references` columns that hold the key of a row
     of another table (or of this one, given by its name). Both hold when a transaction ends. `index`
     names columns, alone or several together, by which rows can be asked for (`where`, `between`).
+    `history` keeps the versions of each row ("10 minutes", "100 rows") for `window`; `by` names the
+    event column that has their time, where events have several timestamps.
+    In a store with shards, rows are placed by their key, or by the columns of it that `shard_by`
+    names, or with `replicate=True` each shard has all of them.
+    `expires` says when a row is no more, by event time: "ts + 30 days", or a column alone.
 
     >>> cards = Table("cards", "number string, account bigint, pin int", key="number",
     ...               unique=[("account", "pin")], references={"account": accounts})
@@ -53,6 +61,10 @@ class Table:
     unique: tuple[Unique, ...]
     references: tuple[Reference, ...]
     index: tuple[Index, ...]
+    history: RowHistory | None
+    shard_by: tuple[str, ...]
+    replicate: bool
+    expires: Expiry | None
 
     def __init__(
         self,
@@ -65,22 +77,31 @@ class Table:
         unique: Any = (),
         references: Any = None,
         index: Any = (),
+        history: str | None = None,
+        by: str | None = None,
+        shard_by: str | Iterable[str] = (),
+        replicate: bool = False,
+        expires: str | None = None,
     ) -> None:
         where = f"table {name!r}"
         given: Any = name
         if not isinstance(given, str) or not name.isidentifier() or name.startswith("__"):
             raise DeclarationError(f"{where}: a table's name is a plain word, such as 'accounts'")
-        parsed = _with_defaults(Schema.parse(schema, where), defaults or {}, where)
+        parsed = with_defaults(Schema.parse(schema, where), defaults or {}, where)
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "schema", parsed)
-        object.__setattr__(self, "key", _parse_key(key, parsed, where))
-        _refuse_arrays(parsed, where)
+        object.__setattr__(self, "key", parse_key(key, parsed, where))
+        refuse_arrays(parsed, where)
         parsed_check = None if check is None else parse_check(check, parsed, f"{where}: check")
         object.__setattr__(self, "check", parsed_check)
         object.__setattr__(self, "unique", parse_unique(name, unique, parsed, where))
         refers = parse_references(name, references or {}, parsed, where)
         object.__setattr__(self, "references", refers)
         object.__setattr__(self, "index", parse_index(name, index, parsed, self.key, where))
+        object.__setattr__(self, "history", parse_history(history, by, parsed, where))
+        object.__setattr__(self, "shard_by", parse_shard_by(shard_by, replicate, self.key, where))
+        object.__setattr__(self, "replicate", bool(replicate))
+        object.__setattr__(self, "expires", parse_expires(expires, parsed, where))
 
     def __repr__(self) -> str:
         """The declaration as it is written; all that it says, for kernels are known by it."""
@@ -93,6 +114,11 @@ class Table:
             words.append(f"references={ {one.columns: one.parent for one in self.references}!r}")
         if self.index:
             words.append(f"index={[one.columns for one in self.index]!r}")
+        if self.history is not None:
+            words.append(f"history={self.history.extent.text!r}")
+            words += [] if self.history.by is None else [f"by={self.history.by!r}"]
+        if self.expires is not None:
+            words.append(f"expires={self.expires.text!r}")
         return f"Table({', '.join(words)})"
 
     def _repr_html_(self) -> str:
@@ -108,6 +134,8 @@ class Table:
         told = [f"table {self.name}"]
         told += [] if self.check is None else [f"check {self.check.text}"]
         told += [one.name for one in (*self.constraints, *self.index)]
+        told += [] if self.history is None else [f"history {self.history.extent.text}"]
+        told += [] if self.expires is None else [f"expires {self.expires.text}"]
         return html_table("; ".join(told), ["column", "type", "key", "default"], rows)
 
     @property
@@ -144,12 +172,20 @@ class Table:
 
     def each(
         self,
-        *columns: str,
+        *columns: str | Callable[..., Any],
         mode: str = "write",
         create: bool = False,
         reads: str | Iterable[str] = (),
     ) -> Rows:
-        """The rows whose keys are in this array column of the event, in its order."""
+        """The rows whose keys are in this array column of the event, in its order.
+
+        Or a row for each row of a parameter declared before that names several: a function
+        computes its key, or a column of it, from that one row, and from the event and others.
+
+        >>> stock = Table("stock", "sku bigint, left int", key="sku")
+        >>> stock.each(lambda line: line.sku).follows
+        True
+        """
         return cast(Rows, self._access("each", columns, mode, create, reads))
 
     def where(
@@ -199,6 +235,17 @@ class Table:
             Rows, self._access("between", (*bounds[0], *bounds[1]), mode, False, reads, span)
         )
 
+    def window(self, *columns: str, size: str) -> Versions:
+        """The versions of the row whose key is in these event columns, as far back as `size`.
+
+        `size="5 minutes"`: those written before this event whose time is within the five minutes up
+        to the event's; `size="100 rows"`: the last hundred. They can be counted, walked, and added
+        up column by column: `speeds.window("road", size="5 minutes").speed.mean()`.
+        """
+        where = f"table {self.name!r}.window({', '.join(map(repr, columns))})"
+        seen = parse_window(self, size, where)
+        return cast(Versions, self._access("window", columns, "read", False, (), window=seen))
+
     def _access(
         self,
         form: str,
@@ -207,6 +254,7 @@ class Table:
         create: bool,
         reads: str | Iterable[str],
         span: RowRange | None = None,
+        window: RowWindow | None = None,
     ) -> Access:
         keys = tuple(_key_part(column) for column in columns)
         where = f"table {self.name!r}.{form}({', '.join(map(repr, keys))})"
@@ -220,9 +268,15 @@ class Table:
                 + (", or give a def or a lambda that computes the key" if form == "at" else "")
             )
         computed = [one for one in keys if isinstance(one, KeyFunction)]
-        if computed and form != "at":
+        if computed and form not in ("at", "each"):
             raise DeclarationError(
-                f"{where}: a function computes the key of one row: {self.name}.at(function)"
+                f"{where}: a function computes the key of one row: {self.name}.at(function), or of "
+                f"one for each row of another parameter: {self.name}.each(function)"
+            )
+        if computed and form == "each" and (len(computed) < len(keys) or create):
+            raise DeclarationError(
+                f"{where}: the rows of each(function) are there already, and functions alone "
+                "compute their keys; the event is at hand in those"
             )
         gives_all = len(keys) == 1 and bool(computed)  # as a tuple, where there are several
         if span is None and len(keys) != len(self.key) and not gives_all:
@@ -234,7 +288,7 @@ class Table:
         stated = tuple(split_list(reads) if isinstance(reads, str) else reads)
         named = tuple(one for one in keys if isinstance(one, str))
         parts = keys if computed else ()
-        return Access(self, form, named, mode == "read", create, stated, parts, span)
+        return Access(self, form, named, mode == "read", create, stated, parts, span, window)
 
 
 @dataclass(frozen=True)
@@ -263,7 +317,8 @@ class Access:
     """Which rows of a table one parameter of a transaction stands for."""
 
     table: Table
-    # "at": one row; "each": one row per element of an array column; "where", "between": a range
+    # "at": one row; "each": one row per element of an array column; "where", "between": a range;
+    # "window": the versions of one row
     form: str
     columns: tuple[str, ...]  # of the event, that keys or parts of them stand in
     read_only: bool
@@ -271,6 +326,7 @@ class Access:
     reads: tuple[str, ...] = ()  # other parameters whose rows these depend on, as stated
     keys: tuple[str | KeyFunction, ...] = ()  # the parts of a key that is computed, else none
     span: RowRange | None = None  # of "where" and "between"
+    window: RowWindow | None = None  # of "window"
 
     def __repr__(self) -> str:
         """All that it says; kernels are known by it, with the code of its functions."""
@@ -279,12 +335,18 @@ class Access:
         words += ["create"] if self.create else []
         words += [f"reads={self.reads!r}"] if self.reads else []
         words += [repr(self.span)] if self.span is not None else []
+        words += [repr(self.window)] if self.window is not None else []
         return f"Access({', '.join(words)})"
 
     @property
     def is_dynamic(self) -> bool:
         """Whether its rows depend on others, which earlier events of a batch may change."""
         return bool(self.keys)
+
+    @property
+    def follows(self) -> bool:
+        """Whether it has a row for each row of another parameter."""
+        return self.form == "each" and bool(self.keys)
 
     @property
     def functions(self) -> tuple[KeyFunction, ...]:
@@ -316,74 +378,28 @@ class Access:
     @property
     def is_single(self) -> bool:
         """Whether it names one row for every event: a span of one, which needs no offsets."""
-        return self.form == "at"
+        return self.form in ("at", "window")
+
+    @property
+    def needs_row(self) -> bool:
+        """Whether there must be such a row: a range and a window may be empty."""
+        return not self.create and self.span is None and self.window is None
 
     @property
     def is_by_list(self) -> bool:
         """Whether its keys are the elements of array columns."""
-        return self.form == "each"
+        return self.form == "each" and not self.keys
 
     @property
     def stated(self) -> tuple[Any, ...]:
         """All that was said of it but the table, as plain values."""
         said = (self.form, self.columns, self.read_only, self.create, self.reads)
         said += () if self.span is None else self.span.stated
+        said += () if self.window is None else self.window.stated
         if not self.keys:
             return said
         parts = (one if isinstance(one, str) else one.parameters for one in self.keys)
         return (*said, tuple(parts))
-
-
-def _parse_key(key: str | Iterable[str], schema: Schema, where: str) -> tuple[str, ...]:
-    given: Any = key
-    names: Any = split_list(key) if isinstance(key, str) else given
-    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
-        raise DeclarationError(
-            f"{where}: a key is a column name or a list of them, not {shown(key)}"
-        )
-    names = [name.strip() for name in names]
-    if not names or not all(names):
-        raise DeclarationError(f"{where}: a table needs a key")
-    for name in names:
-        column = schema.require(name, f"{where}: key")
-        if column.type.kind not in KEY_KINDS:
-            raise DeclarationError(
-                f"{where}: key column {name!r} is a {column.type}; "
-                f"a key is one of: {', '.join(KEY_KINDS)}"
-            )
-        if column.nullable:
-            raise DeclarationError(
-                f"{where}: key column {name!r} is declared NULL, and a key is never null"
-            )
-        if names.count(name) > 1:
-            raise DeclarationError(f"{where}: key column {name!r} is named twice")
-    return tuple(names)
-
-
-def _with_defaults(schema: Schema, defaults: Mapping[str, Any], where: str) -> Schema:
-    given: Any = defaults
-    if not isinstance(given, Mapping):
-        raise DeclarationError(f"{where}: defaults is a dict {{column: value}}, not {shown(given)}")
-    for name in defaults:
-        schema.require(name, f"{where}: defaults")
-    columns = []
-    for column in schema:
-        if column.name in defaults:
-            place = f"{where}: column {column.name!r}"
-            given = defaults[column.name]
-            is_null = column.nullable and given is None
-            value = None if is_null else default_value(column.type, given, place)
-            column = replace(column, default=value)
-        columns.append(column)
-    return Schema(tuple(columns))
-
-
-def _refuse_arrays(schema: Schema, where: str) -> None:
-    for column in schema:
-        if column.type.element is not None:
-            raise DeclarationError(
-                f"{where}: column {column.name!r} is an array; arrays belong in events, not in rows"
-            )
 
 
 # --- constraints ----------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ HEADER_WORDS = HIGH + WORDS_MAX
 COUNT, NEXT, PREVIOUS = range(3)
 NODE_WORDS = 4
 NONE = -1
+ABSENT, LEFT, STAYS = range(3)  # what `exchange` comes to
 
 
 def node_words(width: int) -> int:
@@ -105,12 +106,17 @@ def _place(tree: int, node: int, words: int, count: int, behind: int) -> Any:
     """
     first, last = 0, get(node, COUNT)
     lead, is_plain = get(words, 0), get(tree, TEXTS) & 1 == 0
+    # An entry has a second word, for the key is behind its columns, unless it is by the key alone.
+    has_second = count > 1 and get(tree, TEXTS) & 2 == 0
+    second = get(words, 1) if has_second else 0
     base, step = entry_at(tree, node, 0), 8 * (get(tree, WIDTH) + 1)
     while first < last:
         middle = (first + last) >> 1
         spot = base + step * middle
         if is_plain and get(spot, 0) != lead:  # mostly the first word tells
             is_before = get(spot, 0) < lead
+        elif is_plain and has_second and get(spot, 1) != second:  # where many have the first one
+            is_before = get(spot, 1) < second
         else:
             order = compare(tree, spot, words, count)
             is_before = order < 0 or (order == 0 and behind != 0)
@@ -252,6 +258,42 @@ def remove(tree: int, words: int) -> Any:
     if get(node, COUNT) == 0:
         _leave(tree, number)
     return slot
+
+
+@linked
+def exchange(tree: int, words: int, fresh: int, slot: int) -> Any:
+    """Let an entry have other words, where it stays in its leaf; returns STAYS when it did.
+
+    It stays where it comes no earlier than the first entry of the leaf and no later than the last:
+    no other node has to know. Else it is taken out of a leaf that has others (LEFT): so there are
+    at most two ways down, and one where a value changes by little.
+    """
+    width, node = get(tree, WIDTH), node_at(tree, get(tree, ROOT))
+    for _ in range(get(tree, HEIGHT) - 1):
+        place = max(_place(tree, node, words, width, 1) - 1, 0)
+        node = node_at(tree, get(entry_at(tree, node, place), width))
+    place, count = _place(tree, node, words, width, 0), get(node, COUNT)
+    spot = entry_at(tree, node, place)
+    if place == count or compare(tree, spot, words, width) != 0:
+        return ABSENT
+    is_behind = compare(tree, entry_at(tree, node, 0), fresh, width) <= 0
+    if not is_behind or compare(tree, fresh, entry_at(tree, node, count - 1), width) > 0:
+        if count == 1:
+            return ABSENT  # its leaf goes, too: `remove` sees to that
+        _close(tree, node, place)
+        put(tree, ENTRIES, get(tree, ENTRIES) - 1)
+        return LEFT
+    step = 8 * (width + 1)
+    target = _place(tree, node, fresh, width, 0)
+    if target > place:
+        target -= 1
+        move(spot + step, spot, (target - place) * (width + 1))
+    else:
+        before = entry_at(tree, node, target)
+        move(before, before + step, (place - target) * (width + 1))
+    move(fresh, entry_at(tree, node, target), width)
+    put(entry_at(tree, node, target), width, slot)
+    return STAYS
 
 
 @linked

@@ -34,6 +34,7 @@ class ArrivingEvent:
     reason: str | None = None
     output: Record | None = None
     left: dict[str, Any] = field(default_factory=dict)  # by parameter: its rows after the commit
+    moment: int | None = None  # how late it is, where that is not its own time
 
     def reject(self, reason: str) -> None:
         if not self.outcome:
@@ -67,10 +68,17 @@ class Rules:
     name: str
     updates: bool = False
     carry: tuple[str, ...] = ()
+    ticks: tuple[Transaction, ...] = ()
 
     @property
     def transactions(self) -> list[Transaction]:
-        return list(dict.fromkeys(self.routes.values()))
+        return [*dict.fromkeys(self.routes.values()), *self.ticks]
+
+    def moment(self, event: ArrivingEvent) -> int | None:
+        """How late it is when an event runs; None where the order is not one of time."""
+        if not self.order_by or self.order_by[0].type.kind != "timestamp":
+            return None
+        return event.time(self.order_by) if event.moment is None else event.moment
 
     @property
     def outputs(self) -> dict[str, ColumnType]:
@@ -100,7 +108,7 @@ def make_rules(
     schemas = [found.event for found in routes.values()]
     declared = {column.name: column for schema in reversed(schemas) for column in schema}
     columns = tuple(_order_column(name, declared) for name in _names(order_by))
-    delay_us = None if watermark is None else _microseconds(watermark)
+    delay_us = None if watermark is None else microseconds(watermark)
     label = name or "run " + ", ".join(dict.fromkeys(found.name for found in routes.values()))
     carried = tuple(_names(carry))
     return Rules(routes, route_by, columns, delay_us, late, label, carry=carried)
@@ -119,7 +127,7 @@ def _order_column(name: str, declared: Mapping[str, Column]) -> Column:
     return declared[name]
 
 
-def _microseconds(duration: str) -> int:
+def microseconds(duration: str) -> int:
     parts = re.findall(r"([\d.]+)\s*([a-z]+?)s?\b", duration.lower())
     return round(sum(float(amount) * _SECONDS[unit] for amount, unit in parts) * 1_000_000)
 

@@ -7,12 +7,14 @@ way to do the same is shared.
 from __future__ import annotations
 
 import builtins
+import dis
 import enum
+import itertools
 import types
 from collections.abc import Iterable
 from typing import Any
 
-from headgate.testing.scalars import Int64, within
+from headgate.testing.scalars import Characters, Int64, within
 
 _OWN = ("headgate", "numpy", "pyarrow", "datetime", "decimal")
 
@@ -21,6 +23,8 @@ def whole(value: Any) -> Any:
     """A value whose integers, also within tuples, are those of a transaction."""
     if type(value) is int:
         return Int64(within(value, 64))
+    if type(value) is str:
+        return Characters(value)
     return tuple(whole(part) for part in value) if type(value) is tuple else value
 
 
@@ -83,7 +87,7 @@ def seen(value: Any) -> Any:
         return _Enumeration(value)
     if isinstance(value, enum.IntEnum):
         return _Member(value)
-    for own, checked in ((range, _range), (enumerate, _enumerate), (int, Whole)):
+    for own, checked in ((range, _range), (enumerate, _enumerate), (int, Whole), (str, Words)):
         if value is own:
             return checked
     return whole(value)
@@ -123,11 +127,15 @@ def _is_filled(cell: types.CellType) -> bool:
 
 
 def _checked_code(code: types.CodeType) -> types.CodeType:
+    steps = [*dis.get_instructions(code)]
+    names = {code.co_consts[step.arg or 0] for step in steps if step.opname == "KW_NAMES"}
+    names |= {old.argval for old, new in itertools.pairwise(steps) if new.opname == "CALL_KW"}
     inner = [
         _checked_code(one) if isinstance(one, types.CodeType) else _literal(one)
         for one in code.co_consts
     ]
-    return code.replace(co_consts=tuple(inner))
+    known = zip(inner, code.co_consts, strict=True)
+    return code.replace(co_consts=tuple(old if old in names else new for new, old in known))
 
 
 def _literal(value: Any) -> Any:
@@ -152,6 +160,18 @@ class Whole(metaclass=_WholeKind):
         return whole(int(*given, **named))
 
 
+class _WordsKind(type):
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, str)
+
+
+class Words(metaclass=_WordsKind):
+    """`str` inside a body."""
+
+    def __new__(cls, *given: Any, **named: Any) -> Any:
+        return Characters(str(*given, **named))
+
+
 def _counted(function: Any) -> Any:
     def compute(*given: Any, **named: Any) -> Any:
         return whole(function(*given, **named))
@@ -168,11 +188,36 @@ def _enumerate(items: Iterable[Any], start: int = 0) -> Iterable[tuple[Any, Any]
     return ((whole(place), item) for place, item in enumerate(items, start))
 
 
-_COUNTED = (abs, divmod, len, max, min, ord, pow, round, sum)
+def _sum(items: Iterable[Any], start: Any = 0) -> Any:
+    """One + after the other; Python's own has another result for floats since 3.12."""
+    if isinstance(start, str):
+        raise TypeError("sum() can't sum strings [use ''.join(seq) instead]")
+    total = whole(start)
+    for item in items:
+        total = total + item
+    return whole(total)
+
+
+def _choice(function: Any) -> Any:
+    def compute(*given: Any, **named: Any) -> Any:
+        if len(given) == 1 and "default" not in named:
+            given = ([*given[0]],)
+            if not given[0]:
+                raise ValueError(f"{function.__name__}() arg is an empty sequence")
+        return whole(function(*given, **named))
+
+    return compute
+
+
+_COUNTED = (abs, divmod, len, ord, pow, round)
 BUILTINS: dict[str, Any] = {
     **vars(builtins),
     **{one.__name__: _counted(one) for one in _COUNTED},
+    "sum": _sum,
+    "min": _choice(min),
+    "max": _choice(max),
     "range": _range,
     "enumerate": _enumerate,
     "int": Whole,
+    "str": Words,
 }

@@ -215,6 +215,15 @@ class SimulatedDisk:
         with self.call("remove", path):
             folder.change({name: None})
 
+    def remove_folder(self, path: str) -> None:
+        """Remove a folder that has no names."""
+        if self._folder(path).seen:
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
+        folder, name = self._folder_of(path)
+        with self.call("remove folder", path):
+            folder.change({name: None})
+            self._folders.pop(path, None)  # one of this name that is made later is another one
+
     def sync_folder(self, path: str) -> None:
         """From now on the names in this folder survive a loss of power."""
         folder = self._folder(path)

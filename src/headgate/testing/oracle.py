@@ -2,7 +2,7 @@
 
 Invariant: a transaction works on copies of its rows, which become the rows when it commits; so
 nothing an aborted transaction did can remain. The engine, compiled or not, on Spark or not, must
-give what the oracle gives: `difference` says in words where it does not.
+give what the oracle gives: `difference` (see `comparing`) says in words where it does not.
 
 >>> from headgate.state.table import Table
 >>> from headgate.transactions import transaction
@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from headgate.compiling.actions import Abort, watched
 from headgate.compiling.signature import OutputColumns, Signature
+from headgate.state.row_history import versions_of, with_histories
 from headgate.state.table import Access, Table
 from headgate.testing.arrival import (
     ArrivingEvent,
@@ -37,14 +38,12 @@ from headgate.testing.arrival import (
     result,
 )
 from headgate.testing.body import body
+from headgate.testing.passing import PassingTime, Ticking
 from headgate.testing.records import Record, View, broken_promise, keys_in_range
-from headgate.testing.scalars import EXACT, arrived, blank, default, kept, same, shown
+from headgate.testing.row_versions import SeenWindow, event_time, keep_version
+from headgate.testing.scalars import EXACT, arrived, assigned, blank, default, shown
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from headgate.engine.engine import Engine
-    from headgate.state.table import Table
     from headgate.transactions import Transaction
 
 Key = tuple[Any, ...]
@@ -62,13 +61,15 @@ class SerialOracle:
     """
 
     def __init__(self, tables: Iterable[Table], transactions: Iterable[Transaction] = ()) -> None:
-        self.declared: dict[str, Table] = {table.name: table for table in tables}
+        self.declared: dict[str, Table] = with_histories(tables)
         self.transactions: dict[str, Transaction] = {
             transaction.name: transaction for transaction in transactions
         }
         self.rows: dict[str, dict[Key, Record]] = {name: {} for name in self.declared}
         self.loaded: set[str] = set()  # the tables that were ever loaded
         self.inlets: dict[str, WaitingEvents] = {}
+        self.passing: PassingTime = PassingTime(self.declared, self.rows)
+        self.ticking: Ticking = Ticking()
         self.epoch: int = 0
 
     # --- what a user calls ------------------------------------------------------------------------
@@ -83,7 +84,7 @@ class SerialOracle:
         is_loaded, has_rows = name in self.loaded, bool(self.rows[name])
         found: dict[Key, Record] = {}
         for row in rows:
-            record = _loaded(self.declared[name], row)
+            record = judged_row(self.declared[name], row)
             key = tuple(record.values[column] for column in self.declared[name].key)
             if key in found:
                 raise ValueError(f"two rows have the key {key}")
@@ -115,13 +116,14 @@ class SerialOracle:
         batch_size: int | None = None,
         updates: bool = False,
         carry: str | Sequence[str] | None = None,
+        ticks: Sequence[Transaction] = (),
     ) -> list[dict[str, Any]]:
         """The results that `engine.run` must give for these events, as dicts in order.
 
         A value that does not fit its column rejects its event, however the events come in.
         """
         rules = make_rules(transaction, order_by, route_by, watermark, late, name, carry)
-        rules = replace(rules, updates=updates)
+        rules = replace(rules, updates=updates, ticks=tuple(ticks))
         size = batch_size or max(1, len(events))
         results = []
         for first in range(0, len(events), size):
@@ -143,15 +145,16 @@ class SerialOracle:
         late: str = "reject",
         name: str | None = None,
         carry: str | Sequence[str] | None = None,
+        ticks: Sequence[Transaction] = (),
     ) -> list[dict[str, Any]]:
         """Run what is held back, as if the time of the last of it had passed."""
         rules = make_rules(transaction, order_by, route_by, watermark, late, name, carry)
-        inlet = self.inlets.get(rules.name)
+        rules, inlet = replace(rules, ticks=tuple(ticks)), self.inlets.get(rules.name)
         if inlet is None or not inlet.held:
             return []
         timely, inlet.held = in_order(inlet.held), []
         inlet.watermark_us = timely[-1].time(rules.order_by)
-        return self._finish(rules, timely, [])
+        return self._finish(rules, self.ticking.among(rules, timely, None), [])
 
     def table(self, name: Table | str) -> list[dict[str, Any]]:
         """The rows of a table as dicts, sorted by their key."""
@@ -165,7 +168,8 @@ class SerialOracle:
             examine(rules, event)
         if rules.delay_us is None:
             timely = [event for event in arriving if not event.outcome]
-            return self._finish(rules, in_order(timely), [e for e in arriving if e.outcome])
+            running = self.ticking.among(rules, in_order(timely), None)
+            return self._finish(rules, running, [e for e in arriving if e.outcome])
         return self._watermarked_batch(rules, rules.delay_us, arriving)
 
     def _watermarked_batch(
@@ -186,18 +190,29 @@ class SerialOracle:
         running = in_order(passed)
         if rules.late == "append":
             running += in_order(late)
+            for event in late:
+                event.moment = inlet.watermark_us
         else:
             for event in late:
                 event.outcome = "late"
                 event.reason = f"late: {rules.order_by[0].name} is before the watermark"
-        return self._finish(rules, running, [e for e in arriving if e.outcome])
+        aside = [event for event in arriving if event.outcome]
+        running = self.ticking.among(rules, running, inlet.watermark_us)
+        return self._finish(rules, running, aside, inlet.watermark_us)
 
     def _finish(
-        self, rules: Rules, running: list[ArrivingEvent], aside: list[ArrivingEvent]
+        self,
+        rules: Rules,
+        running: list[ArrivingEvent],
+        aside: list[ArrivingEvent],
+        mark: int | None = None,
     ) -> list[dict[str, Any]]:
         """Run the events one after another; one epoch; those aside come last in the results."""
+        tables = [table for one in rules.transactions for table in one.signature.tables]
         for event in running:
+            self.passing.move(tables, rules.moment(event))
             self._execute(event)
+        self.passing.move(tables, mark)
         self.epoch += 1
         events = enumerate([*running, *aside])
         return [result(rules, self.epoch, number, event) for number, event in events]
@@ -217,6 +232,14 @@ class SerialOracle:
                 self.rows[name][key] = record
             else:
                 self.rows[name].pop(key, None)
+            self._keep(event, self.declared[name], key, record)
+
+    def _keep(self, event: ArrivingEvent, table: Table, key: Key, record: Record) -> None:
+        """Keep a version of a row that the event wrote, where the table has a history."""
+        versions = versions_of(table)
+        if versions is not None and record.written and event.transaction is not None:
+            time = event_time(table, event.transaction.event, event.values())
+            keep_version(table, key, record, time, self.rows[versions.name])
 
     def _attempt(self, event: ArrivingEvent, copies: dict[tuple[str, Key], Record]) -> str | None:
         """Run the function over the copies; returns why it must not commit, or None."""
@@ -230,7 +253,8 @@ class SerialOracle:
             except Exception as error:
                 return _error_reason(error)
             rows.append(self._copies(access.table, keys, copies))
-            if not access.create and not all(record.alive for record in rows[-1]):
+            may_lack = access.create or access.window is not None
+            if not may_lack and not all(record.alive for record in rows[-1]):
                 return f"missing key: {access.table.name}"
         for access, records in zip(signature.accesses, rows, strict=True):
             if access.create:
@@ -238,7 +262,7 @@ class SerialOracle:
         try:
             event.left = _left(signature, rows)
             with decimal.localcontext(EXACT), watched() as made:
-                answer = body(signature.function)(*_arguments(signature, event, values, rows))
+                answer = body(signature.function)(*self._arguments(signature, event, values, rows))
                 if isinstance(answer, Abort):
                     return answer.reason
                 if made:
@@ -251,6 +275,24 @@ class SerialOracle:
             return _error_reason(error)
         written = [access.table for access in signature.accesses if not access.read_only]
         return failed if failed is not None else self._broken(written, copies)
+
+    def _arguments(
+        self,
+        signature: Signature,
+        event: ArrivingEvent,
+        values: Mapping[str, Any],
+        rows: Sequence[Sequence[Record]],
+    ) -> list[Any]:
+        """The function's arguments, windows among them."""
+        arguments = _arguments(signature, event, values, rows)
+        for number, parameter in enumerate(signature.parameters):
+            role = parameter.stands_for
+            versions = versions_of(role.table) if isinstance(role, Access) else None
+            if isinstance(role, Access) and role.window is not None and versions is not None:
+                key = tuple(values[column] for column in role.columns)
+                time = event_time(role.table, signature.event, values)
+                arguments[number] = SeenWindow(role, key, time, self.rows[versions.name])
+        return arguments
 
     def _broken(
         self, written: Sequence[Table], copies: Mapping[tuple[str, Key], Record]
@@ -297,6 +339,16 @@ def _keys(
         shown = [_as_created(role.table, record) for record in records]
         views = [View(record, role.table.key, read_only=True) for record in shown]
         known[name] = views[0] if role.is_single else tuple(views)
+    if access.form == "each":  # of each row of the one parameter that has several
+        names = {name for one in access.functions for name in one.parameters}
+        several = next(name for name in names if isinstance(known[name], tuple))
+        each = [{**known, several: view} for view in known[several]]
+        return [_computed(access, values, one) for one in each]
+    return [_computed(access, values, known)]
+
+
+def _computed(access: Access, values: Mapping[str, Any], known: Mapping[str, Any]) -> Key:
+    """The key that functions of these views give."""
     with decimal.localcontext(EXACT):
         found = [
             values[one] if isinstance(one, str)
@@ -308,7 +360,7 @@ def _keys(
         label = f"the key of table {access.table.name!r}"
         raise TypeError(f"{label} is a tuple of {len(access.table.key)} values, not {key!r}")
     pairs = zip(key, access.table.key_columns, strict=True)
-    return [tuple(kept(value, column.type) for value, column in pairs)]
+    return tuple(assigned(value, column.type) for value, column in pairs)
 
 
 def _as_created(table: Table, record: Record) -> Record:
@@ -333,11 +385,16 @@ def _create(table: Table, records: Iterable[Record]) -> None:
 
 
 def _left(signature: Signature, rows: Sequence[Sequence[Record]]) -> dict[str, Any]:
-    """By parameter: the copies it works on, one for `at`, a list for `each`."""
-    named = [one for one in signature.parameters if isinstance(one.stands_for, Access)]
+    """By parameter that may be written: the copies it works on, one for `at`, else a list.
+
+    Where another transaction of the stream writes under the same name, what this one only reads
+    is no row that it left behind.
+    """
+    named = zip(signature.row_names, signature.accesses, rows, strict=True)
     return {
-        parameter.name: found[0] if access.is_single else list(found)
-        for parameter, access, found in zip(named, signature.accesses, rows, strict=True)
+        name: found[0] if access.is_single else list(found)
+        for name, access, found in named
+        if not access.read_only
     }
 
 
@@ -393,7 +450,8 @@ def _passes(table: Table, record: Record) -> bool:
 
 
 def _error_reason(error: Exception) -> str:
-    if isinstance(error, TypeError) and "NoneType" in str(error):
+    is_of_none = isinstance(error, AttributeError) and "'NoneType' object has" in str(error)
+    if is_of_none or (isinstance(error, TypeError) and "NoneType" in str(error)):
         return "error: TypeError: None where a value is needed"
     for kind, words in _FIXED_ERRORS.items():
         if isinstance(error, kind):
@@ -405,7 +463,7 @@ def _error_reason(error: Exception) -> str:
     return f"error: {type(error).__name__}: {words}".encode("utf-8", "backslashreplace").decode()
 
 
-def _loaded(table: Table, row: Mapping[str, Any]) -> Record:
+def judged_row(table: Table, row: Mapping[str, Any]) -> Record:
     """A record of the row; raises ValueError when its check fails or cannot be computed."""
     values = {}
     for column in table.schema:
@@ -427,71 +485,3 @@ def _shown_row(record: Record) -> dict[str, Any]:
     return {
         name: shown(record.values[name], record.schema[name].type) for name in record.schema.names
     }
-
-
-# --- the first difference between an engine and the oracle ----------------------------------------
-
-
-def difference(engine: Engine, oracle: SerialOracle) -> str | None:
-    """Where the engine's tables differ from the oracle's, or None where they do not."""
-    if engine.epoch != oracle.epoch:
-        return f"the engine is at epoch {engine.epoch}, the oracle at {oracle.epoch}"
-    for table in oracle.declared.values():
-        found = engine.sql(f'select * from "{table.name}"').dicts()
-        words = _table_difference(table, found, oracle.table(table))
-        if words is not None:
-            return words
-    return None
-
-
-def results_difference(
-    found: pa.Table | Sequence[Mapping[str, Any]], expected: Sequence[Mapping[str, Any]]
-) -> str | None:
-    """Where the results of a run differ from the oracle's, or None where they do not.
-
-    >>> results_difference([{"outcome": "aborted"}], [{"outcome": "late"}])
-    "result 0: outcome is 'aborted', the oracle says 'late'"
-    """
-    rows = found if isinstance(found, Sequence) else found.to_pylist()
-    for number, (row, wanted) in enumerate(zip(rows, expected, strict=False)):
-        words = _row_difference(row, wanted)
-        if words is not None:
-            return f"result {number}: {words}"
-    if len(rows) != len(expected):
-        return f"there are {len(rows)} results, the oracle has {len(expected)}"
-    return None
-
-
-def _table_difference(
-    table: Table, found: Sequence[Mapping[str, Any]], expected: Sequence[Mapping[str, Any]]
-) -> str | None:
-    rows = {_key(table, row): row for row in found}
-    if len(rows) < len(found):
-        return f"table {table.name}: {len(found) - len(rows)} keys are there more than once"
-    for wanted in expected:
-        key = _key(table, wanted)
-        if key not in rows:
-            return f"table {table.name}: the row {_words(table, key)} is missing"
-        words = _row_difference(rows.pop(key), wanted)
-        if words is not None:
-            return f"table {table.name}: row {_words(table, key)}: {words}"
-    for key in rows:
-        return f"table {table.name}: the oracle has no row {_words(table, key)}"
-    return None
-
-
-def _key(table: Table, row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(row[name] for name in table.key)
-
-
-def _words(table: Table, key: Sequence[Any]) -> str:
-    return ", ".join(f"{name}={value!r}" for name, value in zip(table.key, key, strict=True))
-
-
-def _row_difference(found: Mapping[str, Any], expected: Mapping[str, Any]) -> str | None:
-    if list(found) != list(expected):
-        return f"the columns are {', '.join(found)}, the oracle has {', '.join(expected)}"
-    for name, value in expected.items():
-        if not same(found[name], value):
-            return f"{name} is {found[name]!r}, the oracle says {value!r}"
-    return None

@@ -13,7 +13,7 @@ from typing import Any
 from headgate.state.ranges import RowRange
 from headgate.state.schema import Schema
 from headgate.state.table import Access, Constraint, Table, Unique
-from headgate.testing.scalars import kept, place, seen
+from headgate.testing.scalars import assigned, place, seen
 
 
 class Record:
@@ -48,7 +48,7 @@ class View:
             raise AttributeError(f"no column {name!r}")
         column = self._record.schema[name]
         is_none = value is None and column.nullable
-        self._record.values[name] = None if is_none else kept(value, column.type)
+        self._record.values[name] = None if is_none else assigned(value, column.type)
         self._record.written = True
 
     def __headgate_delete__(self) -> None:
@@ -95,12 +95,17 @@ def keys_in_range(
     access: Access, span: RowRange, values: Mapping[str, Any], rows: Mapping[Key, Record]
 ) -> list[Key]:
     """The keys of all rows between two bounds, by looking at every row there is."""
-    parts = [place(values[column]) for column in access.columns]
+    parts = [_in_order(values[column]) for column in access.columns]
     low, high, names = parts[: span.count], parts[-span.count :], span.index.words(access.table.key)
     found = []
     for key, record in rows.items():
-        words = [place(record.values[name]) for name in names]
+        words = [_in_order(record.values[name]) for name in names]
         if low <= words[: span.count] <= high:
             found.append((words, key))
     found.sort(reverse=span.descending)
     return [key for _, key in found][: None if span.limit < 0 else span.limit]
+
+
+def _in_order(value: Any) -> tuple[bool, Any]:
+    """Where a value stands in an index: null is behind all of them."""
+    return (True, 0) if value is None else (False, place(value))

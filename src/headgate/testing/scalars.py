@@ -91,6 +91,35 @@ class Decimal128(decimal.Decimal):
     """A decimal as a transaction sees it: what its last place counts has 128 bits, or it raises."""
 
 
+class Characters(str):
+    """A text as a transaction sees it: what is made of it by `+` has 16 MiB at most."""
+
+    def __add__(self, other: Any) -> str:
+        return _made(self, other) if isinstance(other, str) else str.__add__(self, other)
+
+    def __radd__(self, other: Any) -> Any:
+        return _made(other, self) if isinstance(other, str) else NotImplemented
+
+    def __str__(self) -> str:
+        return self
+
+    def __format__(self, form: str) -> str:
+        return self if form == "" else str.__format__(self, form)
+
+
+def _made(one: str, other: str) -> str:
+    if len(one) == 0 or len(other) == 0:
+        return one if len(other) == 0 else other
+    return measured("".join((one, other)))
+
+
+def measured(text: str) -> str:
+    """A text that a function made; ValueError where its UTF-8 has more than 16 MiB."""
+    if len(text) > 2**24 or len(text.encode("utf-8", "surrogatepass")) > 2**24:
+        raise ValueError("a function makes no text of more than 16 MiB")
+    return Characters(text)
+
+
 def _counted(operation: Callable[..., Any]) -> Callable[..., Any]:
     def compute(*operands: Any) -> Any:
         result = operation(*operands)
@@ -204,6 +233,12 @@ def kept(value: Any, kind: ColumnType) -> Any:
     raise TypeError(f"a {type(value).__name__} cannot be stored in a column of type {kind}")
 
 
+def assigned(value: Any, kind: ColumnType) -> Any:
+    """A value that a function gives, as its column keeps it."""
+    is_made = isinstance(value, str) and not isinstance(value, Characters)
+    return kept(measured(value) if is_made else value, kind)
+
+
 def _in_time(number: int, kind: ColumnType) -> int:
     """A time must be one that Python can show: of the years 1 to 9999."""
     try:
@@ -219,6 +254,8 @@ def seen(value: Any, kind: ColumnType) -> Any:
         return tuple(seen(item, kind.element) for item in value)
     if kind.kind == "decimal":
         return Decimal128(value)
+    if kind.kind == "string":
+        return Characters(value)
     return Int64(value) if kind.kind in _BITS else value
 
 

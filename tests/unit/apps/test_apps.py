@@ -7,7 +7,19 @@ from typing import Any
 import pytest
 
 import headgate as hg
-from apps import bidding, grep_sum, ledger, tolls
+from apps import (
+    bidding,
+    congestion,
+    detection,
+    exchange,
+    grep_sum,
+    leaderboard,
+    ledger,
+    linear_road,
+    routing,
+    shop,
+    tolls,
+)
 from headgate.testing import SerialOracle, difference, results_difference
 
 ROADS = {
@@ -25,6 +37,9 @@ RECORDS = {"records": [{"id": n, "value": n} for n in range(grep_sum.ROWS)]}
         (bidding.main, ["bid", "alter", "top", "below the asking price", "not enough of it"]),
         (tolls.main, ["committed", "negative speed"]),
         (ledger.in_memory, ["transfer", "deposit", "committed"]),
+        (lambda: leaderboard.in_memory(600), ["contestant 6 leaves", "as plain Python has it"]),
+        (lambda: linear_road.in_memory(500, 8), ["tolls", "as plain Python has it"]),
+        (lambda: routing.in_memory(300), ["300 orders", "no cent is lost"]),
     ],
 )
 def test_an_application_runs_and_prints_what_became_of_its_events(
@@ -75,3 +90,95 @@ def test_a_refused_list_changes_no_item() -> None:
         topped = engine.call(bidding.top, ts=when, items=[0, 2], quantities=[9, -4])
         assert (altered.outcome, topped.outcome) == ("aborted", "aborted")
         assert engine.sql("select distinct price, quantity from items").rows() == [(5.0, 3)]
+
+
+@pytest.mark.parametrize(
+    ("study", "target", "tables", "events"),
+    [
+        (exchange, exchange.ROUTES, [exchange.quotes, exchange.trades, exchange.turnover],
+         exchange.with_period(exchange.make_events(300))),
+        (congestion, congestion.report, [congestion.minutes, congestion.vehicles],
+         congestion.with_minutes(congestion.make_events(600))),
+    ],
+    ids=["exchange", "congestion"],
+)  # fmt: skip
+def test_a_case_study_gives_what_sql_over_all_events_and_the_oracle_give(
+    study: Any, target: Any, tables: Any, events: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert study.in_memory(4000)
+    wanted = study.expected(study.make_events(4000))
+    monkeypatch.setattr(study, "expected", lambda _: wanted[:-1])
+    assert not study.in_memory(4000)  # it would say so
+    transactions = list(target.values()) if isinstance(target, dict) else [target]
+    oracle = SerialOracle(tables, transactions)
+    with hg.open(None, tables=tables, transactions=transactions) as engine:
+        results = engine.run(target, events[::-1], **study.ORDER)
+        expected = oracle.run(target, events[::-1], **study.ORDER)
+        assert results_difference(results, expected) is None
+        assert difference(engine, oracle) is None
+
+
+def test_planted_events_are_detected_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    assert detection.in_memory(16)
+    assert "detected in time: storm" in capsys.readouterr().out
+    first = int(detection.FIRST.timestamp()) // 10
+    assert detection.judge([(first + 2, 7, 9, "tea storm")], 16) == (
+        [],
+        ["cluster 7 at step 2: tea storm"],
+    )
+    assert detection.judge([(first + 12, 7, 9, "storm flood rescue river")], 16)[0] == []
+
+
+def test_a_shop_gives_what_the_oracle_gives_and_says_when_goods_are_lost(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert shop.in_memory(900)
+    assert "goods and money add up" in capsys.readouterr().out
+    transactions = [*shop.ROUTES.values(), shop.give_up]
+    oracle = SerialOracle(shop.TABLES, transactions)
+    events = shop.make_events(120)
+    with shop.open_shop(None) as engine:
+        for name, rows in shop.FIRST_ROWS.items():
+            oracle.load(name, rows)
+        for batch in (events[::-1][: len(events) // 2], events[: len(events) // 2]):
+            results = engine.run(shop.ROUTES, batch, **shop.ORDER)
+            expected = oracle.run(shop.ROUTES, batch, **shop.ORDER)
+            assert results_difference(results, expected) is None
+            assert difference(engine, oracle) is None
+        assert shop.adds_up(engine)
+        monkeypatch.setattr(shop, "EACH", shop.EACH + 1)
+        assert not shop.adds_up(engine)  # it would say so
+
+
+def test_the_judge_of_routed_orders_sees_a_wrong_venue_a_lost_cent_and_an_order_without_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = routing.make_orders(60)
+    with routing.open_desk(None) as engine:
+        rows = engine.push(routing.orders, given).to_pylist()
+        assert not routing.compare(engine, given)  # nothing is settled yet
+        engine.push(routing.answers, routing.answers_to(rows))
+        assert routing.compare(engine, given)
+        with monkeypatch.context() as patch:
+            patch.setattr(routing, "CASH", routing.CASH + 1)
+            assert not routing.compare(engine, given)
+        with monkeypatch.context() as patch:
+            patch.setattr(routing, "VENUES", 1)
+            assert not routing.compare(engine, given)
+
+
+def test_the_road_tells_tolls_and_accidents_and_says_when_an_answer_is_wrong(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = linear_road.make_inputs(500, 8)
+    wanted = linear_road.expected(given, linear_road.make_history(500))
+    tolls, warned, balances, spent = (
+        {number for number, one in wanted.items() if one[place] > 0} for place in range(4)
+    )
+    assert tolls and warned and balances and spent  # each is asked of the road at least once
+    assert not tolls & warned  # no toll where an accident is ahead
+    some = min(warned)
+    monkeypatch.setattr(linear_road, "expected", lambda *_: wanted | {some: (0, 0, 0, 0)})
+    answered = [(number, *one) for number, one in wanted.items()]
+    assert not linear_road.compare(answered, given, 500)
+    assert f"input {some}" in capsys.readouterr().out

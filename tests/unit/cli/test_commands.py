@@ -233,3 +233,26 @@ def test_tables_shows_constraints(runner: CliRunner, tmp_path: Path) -> None:
         pass
     shown = run(runner, "tables", tmp_path / "shop").stdout
     assert "unique (owner)" in shown and "(owner) references owners" in shown
+
+
+# ---------------------------------------------------------------- reshard
+
+
+def test_reshard_shows_what_it_would_do_and_does_it_once(runner: CliRunner, bank: Path) -> None:
+    words = ("reshard", bank, "--shards", 3, "--replicate", "accounts")
+    assert "would go from one process into 3" in run(runner, *words, "--dry-run").stdout
+    done = run(runner, *words).stdout
+    assert "went from one process into 3 shards as epoch 6" in done
+    assert "accounts: 5 rows, replicate=True: on every shard" in done
+    assert "nothing to do" in run(runner, *words).stdout
+    back = run(runner, "reshard", bank, "--shards", 0, "--to", bank.parent / "copy").stdout
+    assert "went from 3 shards into one process as epoch 7" in back
+    for store in (bank, bank.parent / "copy"):
+        assert run(runner, "verify", store).exit_code == 0
+        for epoch in (5, 6):
+            query = ("--epoch", epoch, "--format", "csv", "select sum(balance) from accounts")
+            assert run(runner, "sql", store, *query).stdout.splitlines()[1] == "500"
+    told = run(runner, "log", bank.parent / "copy").stdout
+    assert "reshard to 3" in told and "reshard to one process" in told
+    wrong = run(runner, "reshard", bank, "--shards", 2, "--shard-by", "accounts")
+    assert wrong.exit_code == 1 and "it is table=column" in wrong.stderr

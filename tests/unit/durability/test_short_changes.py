@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 import headgate as hg
-from headgate.durability import ALIVE, SLOT, Commit, Store, recovery
-from headgate.durability.recovery import SHORT_ROWS, ShortChanges
+from headgate.durability import ALIVE, SLOT, Commit, Store, short_changes
 from headgate.durability.scan import LogReader
+from headgate.durability.short_changes import SHORT_ROWS, ShortChanges
 from headgate.engine.memory import Restoring
 from headgate.errors import DamageError
 from headgate.io import RealDisk
@@ -35,9 +35,11 @@ def drop(event: hg.Event, thing: hg.Row = things.at("id")) -> None:
     hg.delete(thing)
 
 
-def write(path: Path, seed: int, epochs: int = 300) -> tuple[dict[int, tuple[str, float]], int]:
+def write(
+    path: Path, seed: int, epochs: int = 300, rows: dict[int, tuple[str, float]] | None = None
+) -> tuple[dict[int, tuple[str, float]], int]:
     """Epochs of one event, some of many, in which rows come, change, go and come again."""
-    chance, rows = random.Random(seed), {}
+    chance, rows = random.Random(seed), dict(rows or {})
     with hg.open(str(path), tables=[things], transactions=[put, drop], durability="none") as engine:
         for number in range(epochs):
             if rows and chance.random() < 0.3:
@@ -59,13 +61,33 @@ def test_a_reopened_store_has_the_rows_that_were_written(
     tmp_path: Path, seed: int, gathered_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows, epoch = write(tmp_path / "store", seed)
-    monkeypatch.setattr(recovery, "_GATHERED_BYTES", gathered_bytes)
+    monkeypatch.setattr(short_changes, "_GATHERED_BYTES", gathered_bytes)
     with hg.open(str(tmp_path / "store"), tables=[things], transactions=[put, drop]) as engine:
         found = engine.sql("select id, name, weight from things").rows()
         assert {one: (name, weight) for one, name, weight in found} == rows
         assert engine.epoch == epoch
         engine.call(put, id=1000, name="new", weight=1.0)
         assert engine.get(things, 1000) is not None
+
+
+@pytest.mark.parametrize("gathered_bytes", [1, 3000, 4 << 20])
+@pytest.mark.parametrize("seed", range(4))
+def test_snapshots_made_of_short_epochs_have_the_rows_that_were_written(
+    tmp_path: Path, seed: int, gathered_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first is of the log alone, the second of the first and the log behind it."""
+    monkeypatch.setattr(short_changes, "_GATHERED_BYTES", gathered_bytes)
+    rows: dict[int, tuple[str, float]] = {}
+    for part in range(2):
+        rows, epoch = write(tmp_path / "store", seed + 10 * part, rows=rows)
+        store = Store.open(str(tmp_path / "store"))
+        store.recover()
+        assert store.snapshot() == epoch
+        store.close()
+        store = Store.open(str(tmp_path / "store"))
+        image = store.recover().images["things"].to_pylist()
+        assert {one["id"]: (one["name"], one["weight"]) for one in image} == rows
+        store.close()
 
 
 def test_rows_keep_their_own_epochs_and_free_slots_are_free(tmp_path: Path) -> None:

@@ -238,6 +238,24 @@ def test_a_text_that_cannot_be_written_is_no_key_to_look_for() -> None:
         opened().get("words", "\ud800")
 
 
+def test_what_equals_a_key_but_is_none_is_refused_also_when_the_key_was_read_before() -> None:
+    counts = hg.Table("counts", "id bigint, day date, n bigint", key="id, day")
+    flags = hg.Table("flags", "id bigint, n bigint", key="id")
+    engine, first = hg.open(None, tables=[counts, flags]), datetime.date(1970, 1, 1)
+    engine.load(counts, [{"id": 1, "day": first, "n": 7}])
+    engine.load(flags, [{"id": 1, "n": 7}])
+    for _ in range(2):
+        for same in (1, 1.0, np.int64(1), decimal.Decimal(1)):
+            for day in (first, 0, np.int64(0), np.datetime64("1970-01-01")):
+                assert engine.get(counts, (same, day)) == {"id": 1, "day": first, "n": 7}
+            assert engine.get(flags, same) == {"id": 1, "n": 7}
+        for other in (True, np.bool_(True)):
+            with pytest.raises(hg.InputError, match="cannot be a key of type bigint"):
+                engine.get(flags, other)
+            with pytest.raises(hg.InputError, match="cannot be a key of type bigint"):
+                engine.get(counts, (other, first))
+
+
 def test_dicts_may_leave_out_what_no_route_of_theirs_needs() -> None:
     sums = hg.Table("sums", "id bigint, n bigint", key="id")
 

@@ -55,6 +55,20 @@ def test_the_step_that_is_wrong_is_named(store: Path, migration: hg.Migration, s
     assert refused(store, migration).startswith(f"migration 'g' at {step}: table ")
 
 
+@pytest.mark.parametrize("is_renamed_before", [False, True])
+def test_a_table_of_versions_is_renamed_with_the_table_that_they_are_of(
+    tmp_path: Path, is_renamed_before: bool
+) -> None:
+    kept = hg.Table("kept", "id bigint, n int", key="id", history="9 rows")
+    hg.open(tmp_path / "store", tables=[kept]).close()
+    owner = "held" if is_renamed_before else "kept"
+    migration = m().rename_table("kept", "held") if is_renamed_before else m()
+    told = refused(tmp_path / "store", migration.rename_table(f"{owner}_history", "past"))
+    assert told.startswith(f"migration 'g' at .rename_table('{owner}_history', 'past'): table ")
+    assert f".rename_table('{owner}', ...)" in told
+    assert f".drop_table('{owner}_history')" in told
+
+
 def test_a_step_may_need_one_behind_it(store: Path) -> None:
     later = m().set_check("t", "w >= 0").add_column("t", "w int DEFAULT 0")
     assert hg.migrate(store, [later], dry_run=True)[0].offenders == ()

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headgate as hg
-from headgate.engine.ordering import is_sorted_throughout, sort_key, sort_rows
-from headgate.engine.terms import parse_duration
+from headgate.engine.sorting import is_sorted_throughout, sort_key, sort_rows
+from headgate.state.durations import parse_duration
 from headgate.state.types import ColumnType
 
 WORDS = st.one_of(

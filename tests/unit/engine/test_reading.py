@@ -254,6 +254,22 @@ def test_a_scan_refuses_what_it_cannot_mean(
         bank.scan("accounts", where, columns)
 
 
+def test_a_scan_by_values_takes_what_a_function_takes_for_equal() -> None:
+    kept = hg.Table("kept", "id bigint, name string, many bigint NULL, part float", key="id",
+                    index=["name", "part"])  # fmt: skip
+    with hg.open(None, tables=[kept]) as engine:
+        engine.load(kept, [{"id": 1, "name": "a", "many": None, "part": 0.1},
+                           {"id": 2, "name": "b", "many": 3, "part": 0.5}])  # fmt: skip
+        asked = ({"many": None}, {"part": 0.1}, {"many": 3, "part": 0.5})
+        found = [engine.scan(kept, where=where, columns="id").rows() for where in asked]
+        assert found == [[(1,)], [(1,)], [(2,)]]
+        assert engine.scan(kept, where={"name": "a", "many": None}).rows()[0][0] == 1
+        with pytest.raises(hg.InputError, match="half of a character"):
+            engine.scan(kept, where={"name": "\ud800"})
+        with pytest.raises(hg.InputError, match="half of a character"):
+            engine.sql("select ?", ["\ud800"])
+
+
 def test_a_query_reads_no_table_as_empty_that_is_not(bank: hg.Engine) -> None:
     for query in (
         "select count(*) from ACCOUNTS",

@@ -6,10 +6,11 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import headgate as hg
-from headgate.engine import journal
+from headgate.engine import journal, rerun
 
 accounts = hg.Table("accounts", "id bigint, balance bigint, note string", key="id")
 EVENT = "ts timestamp, kind string, src bigint, dst bigint, amount bigint"
@@ -151,3 +152,38 @@ def test_a_snapshot_of_a_weak_store_needs_no_input_before_it(
 def test_unknown_words_are_refused(tmp_path: Path) -> None:
     with pytest.raises(hg.InputError, match="'strong' or 'weak'"):
         open_store(tmp_path / "store", recovery="maybe")
+
+
+numbers = hg.Table("numbers", "id bigint, value double", key="id")
+
+
+@hg.transaction(event="id bigint, values array<double>, value double", compiled=False)
+def note(event, row=numbers.at("id", create=True), out=hg.output("seen double")):
+    row.value = event.value
+    out.seen = event.value
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"updates": True}, {"carry": "value, values"}, {"order_by": "value"}]
+)
+def test_what_is_not_a_number_is_the_same_when_it_runs_again(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    path, nan = tmp_path / "store", float("nan")
+    events = [{"id": n, "values": [1.0, nan], "value": nan if n == 1 else n} for n in range(3)]
+    with hg.open(path, tables=[numbers], transactions=[note], recovery="weak") as engine:
+        engine.run(note, events, **options)
+    with hg.open(path, tables=[numbers], transactions=[note], recovery="weak") as engine:
+        assert repr(engine.scan(numbers).rows()) == "[(0, 0.0), (1, nan), (2, 2.0)]"
+
+
+@pytest.mark.parametrize("other", [{"a": 2.0}, {"a": float("nan")}, {"a": None}, None])
+def test_results_that_differ_beside_one_that_is_not_a_number_are_told(other: Any) -> None:
+    kind, nan = pa.list_(pa.struct([("a", pa.float64())])), float("nan")
+    one, another = (
+        pa.table({"x": pa.array([[{"a": nan}, {"a": 1.0}], [found]], kind)})
+        for found in ({"a": 1.0}, other)
+    )
+    again = pa.table({"x": pa.array([[{"a": nan}, {"a": 1.0}], [{"a": 1.0}]], kind)})
+    assert rerun._are_same(one, again)
+    assert not rerun._are_same(one, another)

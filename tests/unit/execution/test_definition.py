@@ -160,6 +160,11 @@ def text_end(event, row=accounts.at("id")):
     row.open = row.name.endswith(1)  # here
 
 
+@refused("min or max of values of which there are none: no value passes the condition")
+def least_of_nothing(event, row=accounts.at("id")):
+    row.n = min((one for one in event.ids if "" > "a"), default=1)  # here
+
+
 @refused("text")
 def text_part(event, row=accounts.at("id")):
     row.name = row.name[1:]  # here
@@ -326,14 +331,37 @@ def formatted_number(event, row=accounts.at("id")):
     row.name = f"{event.x:.2f}"  # here
 
 
-@refused("a generator has no compiled form; write a loop")
-def generator_expression(event, row=accounts.at("id")):
-    row.open = any(n > 3 for n in (event.a, row.n))  # here
+@refused("a generator expression stands only in sum, min, max, any or all; write a loop")
+def generator_kept(event, row=accounts.at("id")):
+    numbers = (n for n in (event.a, row.n))  # here
+    row.n = sum(numbers) + sum(numbers)
 
 
-@refused("any is a function that has no compiled form; write a loop")
-def any_of_a_list(event, row=accounts.at("id")):
-    row.open = any([event.a > 3, row.n > 2])  # here
+@refused("a generator expression stands only in sum, min, max, any or all; write a loop")
+def generator_in_a_tuple(event, row=accounts.at("id")):
+    row.n = len(tuple(n for n in (event.a, row.n)))  # here
+
+
+@refused("a generator expression beside try has no compiled form; write a loop")
+def generator_beside_try(event, row=accounts.at("id")):
+    try:
+        row.n = sum(n for n in (event.a, row.n))  # here
+    except Exception:
+        row.n = 0
+
+
+@refused("a name that is set in a generator expression; write a loop")
+def generator_that_sets(event, row=accounts.at("id")):
+    last = 0
+    row.open = any((last := n) > 3 for n in (event.a, row.n))  # here
+    row.n = last
+
+
+@refused("limit may have no value here, it is set on some ways only; give limit a value before")
+def generator_with_what_is_unset(event, row=accounts.at("id")):
+    if event.a > 3:
+        limit = 7
+    row.open = any(n > limit for n in (event.a, row.n))  # here
 
 
 @refused("hg.abort(...) on one way and a bool on another; write if ...: return hg.abort(...)")
@@ -362,6 +390,7 @@ def column_deleted(event, row=accounts.at("id")):
 
 # What fails as plain Python, too: the message must not propose that.
 NEVER = {
+    "generator_with_what_is_unset",
     "adds_none",
     "sets_what_is_never_null",
     "float_into_int", "division_into_int", "text_into_double", "int_into_text", "int_into_boolean",

@@ -114,6 +114,26 @@ def order(event, row=rows.at("id", create=True), out=hg.output(OUT)):
 
 
 @form
+def order_of_texts(event, row=rows.at("id", create=True), out=hg.output(OUT)):
+    row.s = row.s or "k"
+    out.z = max(event.s, row.s)
+    row.s = min("m", event.s, "z", out.z)
+    out.v = len(max(row.s, "a"))
+
+
+@form
+def first_text(event, row=rows.at("id", create=True), out=hg.output(OUT)):
+    row.s = event.s
+    out.z = min((row.s for key in event.ks if key > 1), default="none")
+
+
+@form
+def parts_of_texts(event, row=rows.at("id", create=True), out=hg.output(OUT)):
+    out.w = event.s.startswith("") and row.n == 0
+    row.n += int("text".endswith(event.s))
+
+
+@form
 def into_what_is_never_null(event, row=rows.at("id", create=True), out=hg.output(OUT)):
     row.n = event.a
     out.v = event.b
@@ -170,7 +190,9 @@ def test_none_means_what_it_means_in_python(function: Any, compiled: bool) -> No
             assert same(engine.get("rows", row["id"]), row)
 
 
-@pytest.mark.parametrize("function", [arithmetic, order, into_what_is_never_null])
+@pytest.mark.parametrize("function", [
+    arithmetic, order, order_of_texts, parts_of_texts, into_what_is_never_null
+])  # fmt: skip
 def test_none_where_a_value_is_needed_has_one_reason(function: Any) -> None:
     transaction = hg.transaction(event=EVENT)(function)
     with hg.open(None, tables=[rows], transactions=[transaction]) as engine:

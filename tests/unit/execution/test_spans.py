@@ -1,4 +1,4 @@
-"""An access is a span: only those who look up, compile, interpret or judge ask for its form."""
+"""An access is a span: only those who judge ask for its form."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from headgate.execution.spans import Spans
 PACKAGE = Path(headgate.__file__).parent
 # A new form of access touches these, after its declaration in state/table.py.
 ASKS = {
-    "execution/spans.py",  # the look-up
     "testing/oracle.py",
     "testing/arrival.py",  # which of its events the oracle takes
 }

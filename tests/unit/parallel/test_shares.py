@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headgate as hg
-from headgate.execution.run import SharedBatch
+from headgate.execution.shared_batch import SharedBatch
 from headgate.isolation.levels import Executor
 from headgate.kernels import shares
 from headgate.kernels.shares import RUN_EVENTS, SECTION_EVENTS, linked, share_events, share_of

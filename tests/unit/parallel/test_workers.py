@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 
-from headgate.parallel.crew import Workers
+from headgate.parallel.crew import IdleThreads
 
 
 def test_all_calls_run_at_the_same_time_and_give_their_results_in_order() -> None:
@@ -21,18 +21,18 @@ def test_all_calls_run_at_the_same_time_and_give_their_results_in_order() -> Non
         meeting.wait()  # comes back only when all five are here
         return number
 
-    assert Workers().run([partial(call, number) for number in range(5)]) == [0, 1, 2, 3, 4]
+    assert IdleThreads().run([partial(call, number) for number in range(5)]) == [0, 1, 2, 3, 4]
 
 
 def test_the_first_call_runs_here_and_the_others_on_threads_that_stay() -> None:
-    workers = Workers()
+    workers = IdleThreads()
     seen = [workers.run([threading.get_ident] * 3) for _ in range(10)]
     assert {idents[0] for idents in seen} == {threading.get_ident()}
     assert len({ident for idents in seen for ident in idents}) == 3
 
 
 def test_two_crews_at_once_have_threads_of_their_own() -> None:
-    workers, meeting = Workers(), threading.Barrier(4, timeout=30)
+    workers, meeting = IdleThreads(), threading.Barrier(4, timeout=30)
     others = threading.Thread(target=workers.run, args=([meeting.wait] * 2,))
     others.start()
     workers.run([meeting.wait] * 2)
@@ -49,7 +49,7 @@ def test_an_error_comes_after_all_have_ended(place: int) -> None:
             raise ZeroDivisionError(number)
         ended.append(number)
 
-    workers = Workers()
+    workers = IdleThreads()
     with pytest.raises(ZeroDivisionError):
         workers.run([partial(call, number) for number in range(3)])
     assert sorted(ended) == [number for number in range(3) if number != place]
@@ -71,7 +71,7 @@ def test_an_interrupt_comes_after_all_have_ended(place: int) -> None:
         begun.set()
         ended.wait(30)
 
-    workers, handler = Workers(), signal.getsignal(signal.SIGINT)
+    workers, handler = IdleThreads(), signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         workers.run([interrupting, other] if place == 0 else [other, interrupting])
     assert ended.is_set()
@@ -92,7 +92,7 @@ def test_a_handler_of_the_program_runs_once_and_after_all_have_ended(number: int
     before = signal.signal(number, stop)
     try:
         with pytest.raises(SystemExit):
-            Workers().run([partial(signal.raise_signal, number), ended.set])
+            IdleThreads().run([partial(signal.raise_signal, number), ended.set])
         assert seen == [True]
         assert signal.getsignal(number) is stop
     finally:
@@ -102,7 +102,10 @@ def test_a_handler_of_the_program_runs_once_and_after_all_have_ended(number: int
 def test_a_signal_that_nobody_handles_does_what_it_always_does() -> None:
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
-        assert Workers().run([partial(signal.raise_signal, signal.SIGTERM), lambda: 2]) == [None, 2]
+        assert IdleThreads().run([partial(signal.raise_signal, signal.SIGTERM), lambda: 2]) == [
+            None,
+            2,
+        ]
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -111,7 +114,7 @@ def test_a_signal_that_nobody_handles_does_what_it_always_does() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_an_interrupt_at_any_moment_loses_no_call_and_runs_none_twice(seed: int) -> None:
     """The calls wait for each other, as kernels do: one that is missing would hold all up."""
-    workers, dice, counts = Workers(), random.Random(seed), [0, 0]
+    workers, dice, counts = IdleThreads(), random.Random(seed), [0, 0]
 
     def call(place: int) -> None:
         meeting.wait()

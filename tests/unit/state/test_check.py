@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import itertools
 from types import SimpleNamespace
 from typing import Any
 
@@ -116,6 +117,35 @@ def test_a_check_means_what_it_means_in_sql(text: str, row: dict[str, Any]) -> N
     if "due" in text and ("x" in text or "/" in text):
         text = text.replace("due", "n")
     assert evaluated(text, row) == by_duckdb(text, row)
+
+
+NULLABLE = Schema.parse("a bigint NULL, b bigint NULL, c bigint, s string NULL, t string NULL")
+OF_NULLS = (
+    "least(a, b) >= 0",
+    "greatest(a, b, c) < 10",
+    "least(a, c) >= 0 and greatest(a, b) is not null or c = 3",
+    "not (least(a, b + 1, abs(a)) = -1)",
+    "least(s, t) < 'm' or greatest(concat(s, 'x'), t) is null",
+)
+
+
+@pytest.mark.parametrize("text", OF_NULLS)
+def test_least_and_greatest_pass_over_nulls_as_in_sql(text: str) -> None:
+    source = parse_check(text, NULLABLE, "here").python
+    values = ((None, -1, 5), (None, -2, 50), (0, 12), (None, "a", "z"), (None, "b"))
+    rows = [dict(zip("abcst", one, strict=True)) for one in itertools.product(*values)]
+    kinds = {"a": "bigint", "b": "bigint", "c": "bigint", "s": "varchar", "t": "varchar"}
+    table = "(select " + ", ".join(f"${name}::{kind} as {name}" for name, kind in kinds.items())
+    for row in rows:
+        found = eval(source, {"row": SimpleNamespace(**row)})
+        asked = f"select coalesce({text}, true) from {table})"
+        assert found == duckdb.execute(asked, row).fetchall()[0][0], row
+
+
+def test_many_values_that_may_be_null_are_refused() -> None:
+    with pytest.raises(hg.DeclarationError, match="least of more than 6 values"):
+        hg.Table("t", "id bigint, a int NULL", key="id", check="least(a, 1, 2, 3, 4, 5, 6) > 0")
+    hg.Table("t", "id bigint, a int NULL", key="id", check="greatest(a, id, 3) > 0")
 
 
 def test_the_loosest_binding_is_or_then_and_then_not() -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import pytest
+from numba import types
 
 from headgate.state.compiled import kernel_of, linked, numba
 
@@ -56,3 +60,38 @@ def test_it_has_no_machine_code_of_its_own() -> None:
     engine = made.codegen._engine
     assert engine.is_symbol_defined(around.fndesc.llvm_func_name)
     assert not engine.is_symbol_defined(made.fndesc.llvm_func_name)
+
+
+TERMS = 80  # so many are more than what takes the place of a call for being short
+
+
+def stirring() -> Any:
+    """A long function, straight from its first line to its last."""
+    lines = [f"    x = (x * {31 + 2 * n} + {n}) ^ (x >> {1 + n % 13})" for n in range(TERMS)]
+    scope: dict[str, Any] = {}
+    exec("\n".join(["def stir(x):", *lines, "    return x"]), scope)
+    return scope["stir"]
+
+
+def stirred_by(stir: Any) -> Any:
+    def run(first: int, last: int) -> int:
+        total = 0
+        for number in range(first, last):
+            total ^= stir(number)
+        return total
+
+    return run
+
+
+def test_a_long_function_is_no_call_where_it_is_called_once() -> None:
+    kernel = kernel_of(stirred_by(linked(stirring())), False)
+    kernel.compile((types.int64, types.int64))
+    (text,) = kernel.inspect_asm().values()
+    defined = re.findall(r"^(\w+):$", text, re.MULTILINE)
+    assert any("stirred_by" in name for name in defined)
+    assert not any("stirE" in name or "4stir" in name for name in defined)
+
+
+def test_a_long_function_gives_in_a_kernel_what_it_gives_by_itself() -> None:
+    alone, inside = numba.njit(stirring()), kernel_of(stirred_by(linked(stirring())), False)
+    assert inside(5, 50) == stirred_by(alone)(5, 50)

@@ -24,6 +24,12 @@ def test_a_key_may_have_several_columns_in_their_own_order() -> None:
     assert [column.name for column in table.key_columns] == ["c", "a"]
 
 
+@pytest.mark.parametrize("given", ["b, s", " b ,s ", ["b", "s"], ("b", "s"), iter(["b", "s"])])
+def test_columns_that_place_rows_are_given_as_those_of_a_key(given: Any) -> None:
+    table = hg.Table("t", "a int, b int, s string, v int", key="a, b, s", shard_by=given)
+    assert table.shard_by == ("b", "s")
+
+
 def test_defaults_may_be_python_values() -> None:
     table = hg.Table(
         "t",
@@ -53,6 +59,18 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a bad default": (
         {"defaults": {"x": "much"}},
         "column 'x': the default 'much' is not a double",
+    ),
+    "shards by a column beside the key": (
+        {"shard_by": "id, x"},
+        "shard_by names columns of the key (id), by which events find rows; 'x' is none of them",
+    ),
+    "shards by a misspelt column": ({"shard_by": ["ids"]}, "'ids' is none of them; did you mean"),
+    "shards by a column twice": ({"shard_by": "id, id"}, "shard_by: column 'id' is named twice"),
+    "shards by no name": ({"shard_by": 5}, "shard_by is a column of the key or a list of them"),
+    "shards by None": ({"shard_by": None}, "a column of the key or a list of them, not None"),
+    "all rows on every shard, and each on one": (
+        {"shard_by": "id", "replicate": True},
+        "with replicate=True every shard has all rows, and with shard_by each row is on one",
     ),
     "a bad check": ({"check": "y > 0"}, "check: no column 'y' (the columns are: id, x)"),
 }

@@ -86,7 +86,7 @@ class Calls:
     def call(self, call: Call) -> Result:
         """Run one call; an error is its own."""
         if call.key is None:
-            self._guard.check()
+            self._guard.check_entry()
             handed = HandedIn(self, (self._turn(0, call),), [None])
             self._run_all(handed)
             answer = _answers(handed, {})[0]
@@ -98,7 +98,7 @@ class Calls:
 
     def submit(self, call: Call) -> Future[Result]:
         """The promise of a call's result, which is kept when its epoch is durable."""
-        self._guard.check()
+        self._guard.check_entry()
         turn = self._turn(0, call)
         if turn.words is None:  # else all of its values are of types that do not change
             kept = {name: _kept(value) for name, value in call.columns.items()}
@@ -109,7 +109,7 @@ class Calls:
 
     def call_all(self, calls: Sequence[Call]) -> list[Result | Exception]:
         """Run the calls and answer each, with its result or with the error that is its own."""
-        self._guard.check()
+        self._guard.check_entry()
         handed = HandedIn(self, (), [])
         try:
             shared = self._prepare(handed, calls)
@@ -126,7 +126,7 @@ class Calls:
 
         None when someone is: an event loop, which calls this, must not wait.
         """
-        self._guard.check()
+        self._guard.check_entry()
         handed = HandedIn(self, (), [])
         if not self._queue.lead_at_once(handed):
             return None

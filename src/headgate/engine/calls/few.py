@@ -59,6 +59,7 @@ class KeptRun(Run):
         self.order = self._order[:count]
         self.outcome, self.reason = self._outcomes[:count], self._reasons[:count]
         self.counts[:] = 0
+        vars(self).pop("_interpreted_positions", None)  # they were those of as many events before
         if self.program.kernel is not None:
             # The count stays what it was: so far apart are the words of the output.
             self.frame.words[EPOCH], self.frame.words[ABORTED_COUNT] = epoch, 0
@@ -76,8 +77,9 @@ class FewCalls:
         self._scheduler, self._scheme = executor.scheduler, terms.scheme
         self._program = program = executor.program
         ranges = any(access.span is not None for access in self._signature.accesses)
-        # These have more to look up and to keep, or slots to set aside.
-        self._needs_more = bool(ranges or program.constraints or program.made)
+        # These have more to look up and to keep, slots to set aside, or rows that may go.
+        more = program.constraints or program.made or program.trailed or program.expiring
+        self._needs_more = bool(ranges or more)
         self._is_busy = False
         kinds = [(column.name, column.type.kind) for column in transaction.event]
         self._arrays = {name: np.zeros(TOGETHER_MAX, STORED[kind]) for name, kind in kinds}

@@ -19,13 +19,14 @@ from headgate.engine.declaring.declarations import (
     check_parents,
     fit_tables,
     named_migrations,
+    refuse_inputs,
 )
 from headgate.engine.declaring.drafts import Drafts
 from headgate.engine.declaring.migrations import Migration
 from headgate.engine.declaring.steps import meaning_of
 from headgate.engine.declaring.trial import Attempt, Trial, description
 from headgate.engine.journal import Journal
-from headgate.errors import DeclarationError, StoreError, shown
+from headgate.errors import DeclarationError, shown
 from headgate.io import Clock, Disk, RealClock
 from headgate.kernels.building import check_compiles
 from headgate.state.table import Table
@@ -83,6 +84,11 @@ def pending_of(manifest: Mapping[str, Any], migrations: Sequence[Migration]) -> 
     pending: list[Migration] = []
     for one in migrations:
         if one.name not in applied:
+            if "shards" in manifest:
+                raise DeclarationError(
+                    f"the migration {one.name!r}: migrations of a store with shards are not there "
+                    "yet; open it with the declarations that it has"
+                )
             pending.append(one)
             continue
         _refuse_edited(one, applied[one.name])
@@ -130,7 +136,7 @@ def migrate_store(
         return []
     check_result(store.manifest, pending, tables)
     recovered = store.recover(Nowhere())
-    _refuse_inputs([one.epoch for one in recovered.pending if one.input is not None])
+    refuse_inputs([one.epoch for one in recovered.pending if one.input is not None], "migrate")
     reader = StoreReader.open(store.path, store.disk)
     # All are tried before the first is applied: a list that cannot be applied leaves no part.
     for tried in _try_all(reader, pending, tables) if len(pending) > 1 else ():
@@ -182,7 +188,7 @@ def declared_after(
         pending = pending_of(manifest, migrations) if manifest.get("tables") else []
         if pending:
             check_result(manifest, pending, tables)
-            _refuse_inputs([one.epoch for one in reader.inputs()])
+            refuse_inputs([one.epoch for one in reader.inputs()], "migrate")
         for place in range(len(pending)):
             attempt = Attempt(reader, pending[: place + 1], epoch)
             trial = attempt.trial()
@@ -190,15 +196,6 @@ def declared_after(
                 raise DeclarationError(refusal(trial))
             manifest = attempt.manifest(manifest)
         return manifest
-
-
-def _refuse_inputs(inputs: Sequence[int]) -> None:
-    if inputs:
-        raise StoreError(
-            f"epochs {inputs[0]} to {inputs[-1]} were logged as input (recovery='weak'), and only "
-            "the program that ran them can run them again: open the store with that program, call "
-            "engine.snapshot() and close it; then migrate"
-        )
 
 
 def check_result(
@@ -246,7 +243,7 @@ def _try_all(
         pending = pending_of(version, migrations)
         check_result(version, pending, tables)
         if pending:
-            _refuse_inputs([one.epoch for one in reader.inputs()])
+            refuse_inputs([one.epoch for one in reader.inputs()], "migrate")
         chains = [pending[: count + 1] for count in range(len(pending))]
         trials = [
             replace(Attempt(reader, chain, epoch).trial(), epoch=epoch + len(chain))

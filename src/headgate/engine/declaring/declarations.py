@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
 
 from headgate.durability.reader import stored_names
-from headgate.engine.declaring.migrations import Migration, advice
+from headgate.engine.declaring.migrations import Migration, advice, filling, of_before
 from headgate.engine.events import carried_kinds, resolve_carry
 from headgate.engine.results import results_schema
 from headgate.engine.routing import Route
 from headgate.engine.terms import Terms, updated_columns
-from headgate.errors import DeclarationError, FormatError
+from headgate.errors import DeclarationError, FormatError, StoreError
 from headgate.kernels.building import check_compiles
 from headgate.query.store_tables import UNROUTED, recorded_names
 from headgate.state.integrity import first_violation
+from headgate.state.row_history import lost_history
 from headgate.state.rows import TableRows
 from headgate.state.schema import Schema, refuse_twins
 from headgate.state.stored_names import Storage, fresh_name
@@ -27,8 +29,11 @@ from headgate.state.types import Column, ColumnType, is_wider
 from headgate.transactions import Transaction, check_tables_known
 
 # What this Headgate can read: 2 has tables with constraints over several rows, 3 declarations that
-# changed with an epoch.
-FORMAT = 3
+# changed with an epoch, 4 dataflows, whose inlets the log tells by their changes, 5 tables that
+# keep versions, which whoever writes their rows must keep, too, 6 rows in shards.
+FORMAT = 6
+MIGRATED_FORMAT = 3
+_FLOWING, _KEEPING, _SHARDED = 4, 5, 6
 
 
 def describe_table(table: Table) -> dict[str, Any]:
@@ -41,6 +46,15 @@ def describe_table(table: Table) -> dict[str, Any]:
         found["references"] = [[list(one.columns), one.parent] for one in table.references]
     if table.index:
         found["index"] = [list(one.columns) for one in table.index]
+    if table.history is not None:
+        found["history"] = table.history.extent.text
+        found |= {} if table.history.by is None else {"by": table.history.by}
+    if table.shard_by:
+        found["shard_by"] = list(table.shard_by)
+    if table.replicate:
+        found["replicate"] = True
+    if table.expires is not None:
+        found["expires"] = table.expires.text
     return found
 
 
@@ -54,12 +68,20 @@ def read_table(name: str, description: Mapping[str, Any]) -> Table:
         unique=[tuple(columns) for columns in description.get("unique", ())],
         references={tuple(columns): to for columns, to in description.get("references", ())},
         index=[tuple(columns) for columns in description.get("index", ())],
+        history=description.get("history"),
+        by=description.get("by"),
+        shard_by=description.get("shard_by", ()),
+        replicate=description.get("replicate", False),
+        expires=description.get("expires"),
     )
 
 
 def format_of(tables: Iterable[Table]) -> int:
     """The oldest format that says all of these declarations."""
-    return 2 if any(table.constraints for table in tables) else 1
+    given = list(tables)
+    if any(table.history is not None for table in given):
+        return _KEEPING
+    return 2 if any(table.constraints for table in given) else 1
 
 
 def check_format(manifest: Mapping[str, Any]) -> None:
@@ -72,11 +94,22 @@ def check_format(manifest: Mapping[str, Any]) -> None:
         )
 
 
+def refuse_inputs(inputs: Sequence[int], what: str) -> None:
+    """Refuse to change a store whose newest rows are not in its files."""
+    if inputs:
+        raise StoreError(
+            f"epochs {inputs[0]} to {inputs[-1]} were logged as input (recovery='weak'), and only "
+            "the program that ran them can run them again: open the store with that program, call "
+            f"engine.snapshot() and close it; then {what}"
+        )
+
+
 def merged_manifest(
     before: Mapping[str, Any],
     tables: Mapping[str, Table],
     streams: Mapping[str, Any],
     seen: Iterable[Migration] = (),
+    dataflows: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """The manifest when a program's tables and streams join what the store has.
 
@@ -93,7 +126,12 @@ def merged_manifest(
         for name, table in tables.items()
     }
     is_changed = kept or any("stored" in one for one in described.values())
-    form = FORMAT if is_changed else format_of(tables.values())
+    form = max(MIGRATED_FORMAT if is_changed else 1, format_of(tables.values()))
+    flows = {**before.get("dataflows", {}), **dataflows}
+    if flows:
+        form, kept = max(form, _FLOWING), {**kept, "dataflows": flows}
+    if any("shards" in one for one in kept.get("past", ())):
+        form = max(form, _SHARDED)
     return {"format": form, "tables": described, "streams": dict(streams), **kept}
 
 
@@ -154,7 +192,8 @@ def merge_tables(declared: Iterable[Table], manifest: Mapping[str, Any]) -> dict
 
 def _refuse_difference(declared: Table, stored: Table, manifest: Mapping[str, Any]) -> None:
     """Only constraints, and columns for which the rows there are have a value or null, may be
-    added; nothing else may differ but the indexes, which are made from the rows.
+    added; nothing else may differ but the indexes, which are made from the rows, and when rows
+    expire, which is so from now on.
 
     Migrations of the manifest that have no epoch yet are to be applied: it is as after them.
     """
@@ -165,9 +204,9 @@ def _refuse_difference(declared: Table, stored: Table, manifest: Mapping[str, An
         return
     parted = _parted_by(declared, manifest)
     if parted is not None:
-        next_step = _of_before(parted)
+        next_step = of_before(parted)
     elif _bare_columns(declared, stored):
-        next_step = _filling(declared, _bare_columns(declared, stored)[0])
+        next_step = filling(declared, _bare_columns(declared, stored)[0])
     else:
         next_step = advice(declared, stored, pending)
     raise DeclarationError(f"table {declared.name!r}: {what}; {next_step}")
@@ -184,6 +223,9 @@ def _difference(declared: Table, stored: Table, has: str = "the store has") -> s
     for constraint in stored.constraints:
         if constraint not in declared.constraints:
             return f"{has} the constraint {constraint.name!r}, the program does not"
+    kept = lost_history(declared, stored)
+    if kept is not None:
+        return f"{has} {kept}"
     bare = _bare_columns(declared, stored)
     if bare:
         return f"{has} no column {bare[0].name!r}, and its rows need a value for it"
@@ -208,19 +250,6 @@ def _may_join(column: Column) -> bool:
     return column.nullable == (column.default is None)
 
 
-def _filling(declared: Table, bare: Column) -> str:
-    if bare.nullable:
-        return (
-            "add it by a migration, which writes the default into them: migrations=["
-            f"hg.Migration('...').add_column({declared.name!r}, {bare.ddl!r})]"
-        )
-    return (
-        f"declare a default, as in: {bare.ddl} {_zero_default(bare)}, or compute it: "
-        f"migrations=[hg.Migration('...').add_column({declared.name!r}, {bare.ddl!r}, "
-        "value='an SQL expression over the row')]"
-    )
-
-
 def _parted_by(declared: Table, manifest: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The migration since which a program's table does not fit, when it fitted before that."""
     versions = [*manifest.get("past", ()), manifest]
@@ -235,23 +264,6 @@ def _parted_by(declared: Table, manifest: Mapping[str, Any]) -> Mapping[str, Any
 
 def _fits(declared: Table, stored: Table) -> bool:
     return _difference(declared, stored) is None
-
-
-def _of_before(parted: Mapping[str, Any]) -> str:
-    """What to do with a program whose table is the one before a migration."""
-    before = f"the program's is the table as it was before the migration {parted['name']!r}"
-    if parted["epoch"] is None:
-        return f"{before}, which is yet to be applied: declare it as it is after it"
-    return (
-        f"{before}, applied as epoch {parted['epoch']}: the program is older than the store; start "
-        "the program that goes with the migration, or declare the table as the store has it"
-    )
-
-
-def _zero_default(column: Column) -> str:
-    zeros = {"string": "''", "boolean": "false", "date": "date '1970-01-01'"}
-    zeros["timestamp"] = "timestamp '1970-01-01 00:00:00'"
-    return f"DEFAULT {zeros.get(column.type.kind, '0')}"
 
 
 def refuse_forgotten(

@@ -12,6 +12,8 @@ from typing import Any
 
 from headgate.errors import DeclarationError
 from headgate.state.check import names_in, renamed_in
+from headgate.state.durations import Expiry, parse_expires
+from headgate.state.row_history import ENDING, versions_of
 from headgate.state.schema import Schema, refuse_twins
 from headgate.state.stored_names import Storage
 from headgate.state.table import Table
@@ -36,6 +38,11 @@ class Draft:
     references: list[tuple[Columns, str]]
     storage: Storage
     index: list[Columns] = field(default_factory=list)  # no step is about it: no row depends on it
+    history: str | None = None
+    by: str | None = None
+    expires: str | None = None  # no step is about it, either
+    shard_by: Columns = ()  # nor about these
+    replicate: bool = False
     is_tested: bool = False  # its rows must be held to its check and constraints
     is_rewritten: bool = False  # every row of it is written anew
 
@@ -51,6 +58,11 @@ class Draft:
             [(tuple(columns), parent) for columns, parent in description.get("references", ())],
             Storage.read(name, description),
             [tuple(columns) for columns in description.get("index", ())],
+            description.get("history"),
+            description.get("by"),
+            description.get("expires"),
+            tuple(description.get("shard_by", ())),
+            description.get("replicate", False),
         )
 
     def table(self) -> Table:
@@ -63,6 +75,11 @@ class Draft:
             unique=list(self.unique),
             references=dict(self.references),
             index=list(self.index),
+            history=self.history,
+            by=self.by,
+            expires=self.expires,
+            shard_by=self.shard_by,
+            replicate=self.replicate,
         )
 
     @property
@@ -73,6 +90,13 @@ class Draft:
         """Where a column stands; DeclarationError that lists the columns when there is none."""
         Schema(tuple(self.columns)).require(column, self.where)
         return [one.name for one in self.columns].index(column)
+
+    def order_as_versions_of(self, draft: Draft) -> None:
+        """Have its columns in the order that versions of the other table have."""
+        wanted = versions_of(draft.table())
+        if wanted is not None:
+            names = list(wanted.schema.names)
+            self.columns.sort(key=lambda one: names.index(one.name))
 
     def refuse_known(self, column: str) -> None:
         if any(one.name == column for one in self.columns):
@@ -107,9 +131,15 @@ class Draft:
             raise DeclarationError(
                 f"{self.where}: {column!r} is named by {users[0][0]}; {users[0][1]} before it"
             )
+        if self._expiry is not None and self._expiry.column == column:
+            self.expires = None
         del self.columns[place]
         self.index = [columns for columns in self.index if column not in columns]
         self.storage = self.storage.without(column)
+
+    @property
+    def _expiry(self) -> Expiry | None:
+        return parse_expires(self.expires, Schema(tuple(self.columns)), self.where)
 
     def _users(self, column: str) -> list[tuple[str, str]]:
         """What names a column, and the step that ends that."""
@@ -129,12 +159,14 @@ class Draft:
     def rename(self, old: str, new: str) -> None:
         place = self.place(old)
         self.refuse_known(new)
+        if self._expiry is not None:
+            self.expires = self._expiry.renamed(old, new)
         self.columns[place] = replace(self.columns[place], name=new)
 
         def renamed(columns: Columns) -> Columns:
             return tuple(new if name == old else name for name in columns)
 
-        self.key = renamed(self.key)
+        self.key, self.shard_by = renamed(self.key), renamed(self.shard_by)
         self.unique = [renamed(columns) for columns in self.unique]
         self.references = [(renamed(columns), parent) for columns, parent in self.references]
         self.index = [renamed(columns) for columns in self.index]
@@ -275,11 +307,20 @@ class Drafts:
 
     def rename_table(self, old: str, new: str) -> None:
         draft = self[old]
+        owner = self._owner_of(old)
+        if owner is not None:
+            raise DeclarationError(
+                f"table {old!r} has the versions of table {owner.name!r} and follows it: "
+                f".rename_table({owner.name!r}, ...) renames both, .drop_table({old!r}) ends the "
+                "history"
+            )
         if new in self.tables:
             raise DeclarationError(f"there is a table {new!r} already")
         refuse_twins([*(one for one in self.tables if one != old), new], "tables", "the store")
         draft.name = new
         self.tables = {new if name == old else name: one for name, one in self.tables.items()}
+        if draft.history is not None and old + ENDING in self.tables:
+            self.rename_table(old + ENDING, new + ENDING)
         for one in self.tables.values():
             one.references = [
                 (columns, new if parent == old else parent) for columns, parent in one.references
@@ -296,6 +337,21 @@ class Drafts:
                     )
         del self.tables[name]
         self.dropped.append(draft)
+        owner = self._owner_of(name)
+        if draft.history is not None and name + ENDING in self.tables:
+            self.drop_table(name + ENDING)
+        elif owner is not None:
+            owner.history = owner.by = None  # from now on it keeps no versions
+
+    def _owner_of(self, name: str) -> Draft | None:
+        """The table whose versions a table has, where it has some."""
+        owner = self.tables.get(name.removesuffix(ENDING)) if name.endswith(ENDING) else None
+        return None if owner is None or owner.history is None else owner
+
+    def versions_of(self, name: str) -> Draft | None:
+        """The table of the versions of a table, where it keeps some."""
+        draft = self.tables.get(name)
+        return None if draft is None or draft.history is None else self.tables.get(name + ENDING)
 
     def rename_transaction(self, old: str, new: str) -> None:
         if old not in self.streams:

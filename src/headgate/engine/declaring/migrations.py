@@ -45,11 +45,14 @@ from headgate.engine.declaring.steps import (
     Step,
     Widen,
     code_of,
+    convert_versions,
+    declare_of_versions,
 )
 from headgate.errors import DeclarationError, HeadgateError, InputError, shown
+from headgate.state.row_history import ENDING, lost_history
 from headgate.state.schema import require_text, split_list
 from headgate.state.table import Table
-from headgate.state.types import ColumnType, is_wider, logical_value
+from headgate.state.types import Column, ColumnType, is_wider, logical_value
 
 
 def _fault_of(draft: Draft) -> DeclarationError | None:
@@ -165,6 +168,7 @@ class Migration:
         for step in self.steps:
             try:
                 step.declare(drafts)
+                declare_of_versions(step, drafts)
             except DeclarationError as error:
                 raise self._refused(step, error) from None
         for draft in drafts.tables.values():
@@ -180,6 +184,7 @@ class Migration:
         culprit: Step | None = None
         for step in self.steps:
             step.declare(drafts)
+            declare_of_versions(step, drafts)
             draft = next(one for one in drafts.tables.values() if one.origin == origin)
             is_sound = _fault_of(draft) is None
             culprit = None if is_sound else culprit or step
@@ -190,6 +195,7 @@ class Migration:
         for step in self.steps:
             try:
                 step.convert(rows)
+                convert_versions(step, rows)
             except InputError as error:
                 raise self._refused(step, error) from None
 
@@ -263,6 +269,8 @@ def suggested(declared: Table, stored: Table) -> Migration:
     for reference in stored.references:
         if reference not in declared.references:
             found = found.drop_reference(name, reference.columns)
+    if lost_history(declared, stored) is not None:
+        found = found.drop_table(name + ENDING)
     before = None if stored.check is None else stored.check.text
     check = None if declared.check is None else declared.check.text
     if check != before and check is None:
@@ -330,3 +338,37 @@ def _remarks(declared: Table, stored: Table) -> str:
                     "add a column with value='...', drop the old one, then rename the new one"
                 )
     return "\n".join(lines)
+
+
+# --- next steps -----------------------------------------------------------------------------------
+# What to do about a table that does not fit its store, in words.
+
+
+def filling(declared: Table, bare: Column) -> str:
+    if bare.nullable:
+        return (
+            "add it by a migration, which writes the default into them: migrations=["
+            f"hg.Migration('...').add_column({declared.name!r}, {bare.ddl!r})]"
+        )
+    return (
+        f"declare a default, as in: {bare.ddl} {_zero_default(bare)}, or compute it: "
+        f"migrations=[hg.Migration('...').add_column({declared.name!r}, {bare.ddl!r}, "
+        "value='an SQL expression over the row')]"
+    )
+
+
+def of_before(parted: Mapping[str, Any]) -> str:
+    """What to do with a program whose table is the one before a migration."""
+    before = f"the program's is the table as it was before the migration {parted['name']!r}"
+    if parted["epoch"] is None:
+        return f"{before}, which is yet to be applied: declare it as it is after it"
+    return (
+        f"{before}, applied as epoch {parted['epoch']}: the program is older than the store; start "
+        "the program that goes with the migration, or declare the table as the store has it"
+    )
+
+
+def _zero_default(column: Column) -> str:
+    zeros = {"string": "''", "boolean": "false", "date": "date '1970-01-01'"}
+    zeros["timestamp"] = "timestamp '1970-01-01 00:00:00'"
+    return f"DEFAULT {zeros.get(column.type.kind, '0')}"

@@ -22,6 +22,7 @@ from headgate.errors import DeclarationError, InputError, shown
 from headgate.query.sql import run_sql, unstable_in
 from headgate.state.fitting import fit
 from headgate.state.objects import NULL_FAULT
+from headgate.state.row_history import ENDING, NUMBER
 from headgate.state.schema import Schema
 from headgate.state.types import Column, logical_value
 
@@ -326,6 +327,39 @@ class RenameTransaction:
 
     def convert(self, rows: Contents) -> None:
         """Results keep the name under which they ran."""
+
+
+# --- what a step does to the versions of a table's rows -------------------------------------------
+
+
+def _of_versions(step: Step) -> Any:
+    """The same change to the table of versions; None where it is about rows alone."""
+    kinds = (AddColumn, DropColumn, RenameColumn, Widen, SetDefault, AllowNull, ForbidNull)
+    if not isinstance(step, kinds):
+        return None
+    return dataclasses.replace(step, table=step.table + ENDING)
+
+
+def declare_of_versions(step: Step, drafts: Drafts) -> None:
+    """Change the table of versions as the step changed its table."""
+    own = _of_versions(step)
+    versions = None if own is None else drafts.versions_of(own.table.removesuffix(ENDING))
+    if own is None or versions is None:
+        return
+    if isinstance(own, AddColumn):
+        own = dataclasses.replace(own, after=None, first=False)
+    own.declare(drafts)
+    versions.order_as_versions_of(drafts[own.table.removesuffix(ENDING)])
+
+
+def convert_versions(step: Step, rows: Contents) -> None:
+    """Change versions as the step changed rows."""
+    own = _of_versions(step)
+    table = "" if own is None else own.table
+    if isinstance(step, RenameTable):
+        own, table = RenameTable(step.old + ENDING, step.new + ENDING), step.old + ENDING
+    if own is not None and table in rows and NUMBER in rows[table].column_names:
+        own.convert(rows)
 
 
 _METHODS: dict[type, str] = {

@@ -15,9 +15,10 @@ import pyarrow as pa
 
 from headgate.durability import ALIVE, SLOT, Commit, Inlet, Recovered, StoreReader
 from headgate.engine.declaring.declarations import (
-    FORMAT,
+    MIGRATED_FORMAT,
     check_parents,
     describe_table,
+    format_of,
 )
 from headgate.engine.declaring.drafts import Draft, Drafts
 from headgate.engine.declaring.migrations import Migration
@@ -222,10 +223,11 @@ class Attempt:
         now = {name: one for name, one in before.items() if name != "past"}
         epoch = self._epoch + 1
         done = self._migration.record(epoch)
-        kept = {"loaded": before["loaded"]} if "loaded" in before else {}
+        kept = {name: before[name] for name in ("loaded", "dataflows") if name in before}
+        form = max(before.get("format", 1), MIGRATED_FORMAT, format_of(self._tables.values()))
         return {
             **kept,
-            "format": FORMAT,
+            "format": form,
             "tables": {name: description(one) for name, one in self._drafts.tables.items()},
             "streams": _streams(self._drafts, epoch),
             "since": epoch,

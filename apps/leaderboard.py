@@ -1,0 +1,189 @@
+"""The voters' leaderboard: three steps over shared tables, nested, and a window; S-Store's example.
+
+    ./run python apps/leaderboard.py              in memory, without Spark
+    ./run python apps/leaderboard.py FOLDER       on Spark: reads FOLDER/events, keeps FOLDER/show
+
+People vote by phone, once each, for contestants of a show. A vote is validated, counted, and after
+every so many votes the contestant with the fewest leaves; those who voted for one who has left may
+vote again. A wrong order of votes gives a wrong winner, and so does a step that sees half of
+another: the three are one nest. Beside them a window tells who is trending. At the end all of it is
+compared with plain Python over the votes in their order.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import headgate as hg
+from apps import case_study
+
+CONTESTANTS = 6
+ROUND_VOTES = 150  # after so many valid votes the lowest leaves
+FIRST = datetime.datetime(2026, 1, 2, 20, tzinfo=datetime.UTC)
+COLUMNS = "ts timestamp, phone bigint, contestant int"
+BATCH = 10
+
+contestants = hg.Table("contestants", "id int, name string", key="id")
+ballots = hg.Table("ballots", "phone bigint, contestant int", key="phone")
+tallies = hg.Table("tallies", "contestant int, votes bigint DEFAULT 0", key="contestant")
+rounds = hg.Table("rounds", "id int, counted bigint, loser int NULL", key="id")
+TABLES = [contestants, ballots, tallies, rounds]
+
+votes = hg.Stream("votes", COLUMNS, order_by="ts", batch=f"{BATCH} rows")
+valid = hg.Stream("valid", COLUMNS)
+counted = hg.Stream("counted", "contestant int")
+left = hg.Stream("left_the_show", "contestant int, votes bigint")
+trending = hg.Stream("trending", "contestant int, votes bigint")
+
+
+@hg.procedure(votes, output=valid, reads=contestants, writes=ballots)
+def validate(batch: pa.Table, tx: hg.Tx) -> pa.Table:
+    fresh = tx.sql(
+        """select ts, phone, contestant from (
+             select *, row_number() over (partition by phone order by ts) as nth from batch
+             where contestant in (select id from contestants)
+           ) where nth = 1 and phone not in (select phone from ballots) order by ts"""
+    )
+    tx.insert(ballots, fresh.select(["phone", "contestant"]))
+    return fresh
+
+
+@hg.transaction(event=valid, output=counted)
+def count(event: Any, tally: Any = tallies.at("contestant", create=True)) -> None:
+    tally.votes += 1
+
+
+@hg.procedure(counted, output=left, writes=[contestants, ballots, tallies, rounds])
+def remove(batch: pa.Table, tx: hg.Tx) -> Any:
+    now = tx.sql(
+        "select coalesce(max(id), 0) as id, coalesce(max_by(counted, id), 0) as counted from rounds"
+    ).to_pylist()[0]
+    total = now["counted"] + batch.num_rows
+    if total < ROUND_VOTES * (now["id"] + 1) or tx.sql("from contestants").num_rows == 1:
+        tx.upsert(rounds, {"id": now["id"], "counted": total})
+        return None
+    lowest = tx.sql(
+        "select id as contestant, coalesce(votes, 0)::bigint as votes from contestants "
+        "left join tallies on id = contestant order by votes, id limit 1"
+    )
+    loser = lowest.to_pylist()[0]["contestant"]
+    tx.upsert(rounds, {"id": now["id"] + 1, "counted": total, "loser": loser})
+    tx.delete(contestants, {"id": loser})
+    tx.delete(tallies, {"contestant": loser})
+    tx.delete(ballots, f"select phone from ballots where contestant = {loser}")
+    return lowest
+
+
+@hg.procedure(valid.window("100 rows", slide="10 rows"), output=trending)
+def trend(batch: pa.Table, tx: hg.Tx) -> pa.Table:
+    return tx.sql(
+        "select contestant, count(*) as votes from batch group by contestant "
+        "order by votes desc, contestant limit 3"
+    )
+
+
+show = hg.Dataflow("show", [validate, count, remove, trend], nest=[[validate, count, remove]])
+
+
+def make_votes(number: int, seed: int = 7) -> list[dict[str, Any]]:
+    """Votes of fewer phones than votes, some for contestants that there are not."""
+    dice = random.Random(seed)
+    return [
+        {
+            "ts": FIRST + datetime.timedelta(milliseconds=20 * n),
+            "phone": dice.randrange(number // 2),
+            "contestant": min(dice.randrange(1, CONTESTANTS + 3), dice.randrange(1, 9)),
+        }
+        for n in range(number)
+    ]
+
+
+def expected(given: list[dict[str, Any]]) -> dict[str, Any]:
+    """The same in plain Python: batch after batch, each step over all of it."""
+    there, voted = set(range(1, CONTESTANTS + 1)), dict[int, int]()
+    tally, total, losers = Counter[int](), 0, list[int]()
+    for first in range(0, len(given), BATCH):
+        fresh = 0
+        for vote in given[first : first + BATCH]:
+            if vote["contestant"] in there and vote["phone"] not in voted:
+                voted[vote["phone"]] = vote["contestant"]
+                tally[vote["contestant"]] += 1
+                fresh += 1
+        total += fresh
+        if fresh and total >= ROUND_VOTES * (len(losers) + 1) and len(there) > 1:
+            loser = min(there, key=lambda one: (tally[one], one))
+            losers.append(loser)
+            there.discard(loser)
+            del tally[loser]
+            voted = {phone: one for phone, one in voted.items() if one != loser}
+    return {"losers": losers, "tallies": {one: n for one, n in sorted(tally.items()) if n},
+            "ballots": len(voted)}  # fmt: skip
+
+
+def found(engine: hg.Engine) -> dict[str, Any]:
+    """What the tables say."""
+    losers = engine.sql("select loser from rounds where loser is not null order by id").rows()
+    return {
+        "losers": [loser for (loser,) in losers],
+        "tallies": dict(engine.sql("from tallies order by contestant").rows()),
+        "ballots": engine.counts()["ballots"],
+    }
+
+
+def compare(engine: hg.Engine, given: list[dict[str, Any]]) -> bool:
+    """Print what became of the show; whether it is what it should be."""
+    wanted, got = expected(given), found(engine)
+    for place, loser in enumerate(got["losers"], 1):
+        print(f"after round {place} contestant {loser} leaves")
+    print(f"{len(given):,} votes, {got['ballots']:,} ballots that stand: {got['tallies']}")
+    print("as plain Python has it" if got == wanted else f"NOT as plain Python has it: {wanted}")
+    return got == wanted
+
+
+def open_show(path: str | None) -> hg.Engine:
+    engine = hg.open(path, tables=TABLES, dataflows=show)
+    names = [{"id": n, "name": f"contestant {n}"} for n in range(1, CONTESTANTS + 1)]
+    engine.load(contestants, names, mode="skip")
+    return engine
+
+
+def in_memory(number: int = 3000) -> bool:
+    given = make_votes(number)
+    with open_show(None) as engine:
+        engine.push(votes, given)
+        return compare(engine, given)
+
+
+def write_files(folder: Path, given: list[dict[str, Any]], files: int = 6) -> None:
+    """Votes in files, one behind the other; those of a file in no order."""
+    folder.mkdir(parents=True)
+    size, dice = -(-len(given) // files), random.Random(3)
+    for number in range(files):
+        part = given[number * size : (number + 1) * size]
+        dice.shuffle(part)
+        lines = [json.dumps(vote, default=str) for vote in part]
+        path = folder / f"{number}.json"
+        path.write_text("\n".join(lines))
+        # Spark reads files by their times, and those of one moment in any order.
+        os.utime(path, (FIRST.timestamp() + number,) * 2)
+
+
+def on_spark(spark: Any, folder: Path, number: int = 3000) -> bool:
+    given = make_votes(number)
+    if not (folder / "events").exists():
+        write_files(folder / "events", given)
+    with open_show(str(folder / "show")) as engine:
+        case_study.feed(spark, folder, COLUMNS, [], engine.sink(votes))
+        return compare(engine, given)
+
+
+if __name__ == "__main__":
+    case_study.main(in_memory, on_spark)

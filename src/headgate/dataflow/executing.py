@@ -1,0 +1,322 @@
+"""Executing: one unit runs one batch: its nodes in dataflow order, and nothing of it if one aborts.
+
+A procedure aborts by `hg.abort`, by an exception, or by a write that its tables refuse.
+Transactions run event by event, and one that aborts is an outcome of its event alone. What must be
+changed in the program (a write that was not declared) is no abort: it is raised to whoever handed
+the rows in, and the batch waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headgate.compiling.actions import verdict, watched
+from headgate.dataflow.arriving import fitted
+from headgate.dataflow.handles import NodeMeters
+from headgate.dataflow.nodes import Node, Unit
+from headgate.dataflow.procedures import INSERTED, Procedure
+from headgate.dataflow.recording import WORDS, Recorded, Recorder, Word
+from headgate.dataflow.streams import Stream
+from headgate.dataflow.tx import Tx, batches_of
+from headgate.dataflow.under_way import UnderWay, Windowed
+from headgate.dataflow.windows import slides
+from headgate.dataflow.writes import WriteRefused, Writes
+from headgate.engine.batch import Batches
+from headgate.engine.journal import Guard
+from headgate.engine.straight_results import Made
+from headgate.engine.terms import Terms, understood
+from headgate.errors import (
+    DeclarationError,
+    InputError,
+    StoreError,
+    not_among,
+    shown,
+)
+from headgate.execution.interpreter import error_reason
+from headgate.execution.run import COMMITTED, OUTCOMES
+from headgate.query.kept_questions import KeptQuestions
+from headgate.state.objects import FAULT_WORDS
+from headgate.state.table import Table
+from headgate.transactions import Transaction
+
+
+class Aborted(Exception):
+    """A node does not commit its batch."""
+
+    def __init__(self, node: Node, reason: str) -> None:
+        super().__init__(reason)
+        self.node, self.reason = node, reason
+
+
+@dataclass
+class UnitRan:
+    """What a unit did with a batch, if it commits."""
+
+    taken: dict[str, int] = field(default_factory=dict)  # by node: how many rows it ran over
+    given: dict[str, pa.Table] = field(default_factory=dict)  # by stream
+    windows: dict[str, Windowed] = field(default_factory=dict)  # by node
+    results: dict[str, Recorded] = field(default_factory=dict)  # by transaction
+    calls: dict[str, int] = field(default_factory=dict)  # by procedure: how often it was called
+
+
+class Executing:
+    """Runs the units of an engine's dataflows; under its lock."""
+
+    def __init__(self, batches: Batches, meters: NodeMeters, guard: Guard) -> None:
+        self._batches, self._meters, self._guard = batches, meters, guard
+        self._questions: dict[str, KeptQuestions] = {}  # by procedure
+        self._terms: dict[str, Terms] = {}
+        self._plain: dict[str, Terms] = {}
+
+    def close(self) -> None:
+        """Let go of what procedures asked by."""
+        for one in self._questions.values():
+            one.close()
+
+    def run(self, unit: Unit, batch: int, progress: UnderWay, writes: Writes, ran: UnitRan) -> None:
+        """Run a unit's nodes over a batch; Aborted when one of them does not commit."""
+        for node in unit.nodes:
+            taken = [self._taken(stream, batch, progress, ran) for stream in node.streams]
+            if not any(one.num_rows for one in taken):
+                ran.given |= {one.name: one.empty for one in node.gives}
+                continue
+            ran.taken[node.name] = sum(one.num_rows for one in taken)
+            began = self._batches.clock.monotonic()
+            try:
+                if isinstance(node.step, Procedure):
+                    self._run_procedure(node, node.step, taken, progress, writes, ran)
+                else:
+                    is_last = node is unit.nodes[-1]
+                    self._run_transaction(node, batch, taken[0], writes, ran, is_last=is_last)
+            finally:
+                seconds = self._batches.clock.monotonic() - began
+                self._meters.note_run(node.name, seconds)
+            writes.end_node()
+
+    def _taken(self, stream: Stream, batch: int, progress: UnderWay, ran: UnitRan) -> pa.Table:
+        given = ran.given.get(stream.name)
+        found = progress.batch(stream.name, batch) if given is None else given
+        if found is None:
+            raise StoreError(f"batch {batch} of stream {stream.name!r} was aborted")
+        return found
+
+    # --- procedures ---------------------------------------------------------------------------
+
+    def _run_procedure(
+        self,
+        node: Node,
+        procedure: Procedure,
+        taken: list[pa.Table],
+        progress: UnderWay,
+        writes: Writes,
+        ran: UnitRan,
+    ) -> None:
+        writes.has_triggers = bool(node.triggers)
+        parts: dict[str, list[pa.Table]] = {one.name: [] for one in node.gives}
+        calls = [taken]
+        if node.window is not None:
+            state = ran.windows[node.name] = progress.window(node.name)
+            calls = [[one] for one in slides(node.window, state, taken[0])]
+        for batches in calls:
+            for name, rows in self._called(node, procedure, batches, writes).items():
+                parts[name].append(rows)
+        self._judged(node, writes)
+        ran.calls[node.name] = len(calls)
+        for stream in node.gives:
+            mine = parts[stream.name] or [stream.empty]
+            ran.given[stream.name] = mine[0] if len(mine) == 1 else pa.concat_tables(mine)
+
+    def _called(
+        self, node: Node, procedure: Procedure, batches: list[pa.Table], writes: Writes
+    ) -> dict[str, pa.Table]:
+        """Call the function once; what it gives, by stream."""
+        names = [stream.name for stream in node.streams]
+        questions = self._questions.setdefault(node.name, KeptQuestions())
+        fire = partial(self._fire, node, writes) if node.triggers else None
+        named = batches_of(names, batches)
+        tx = Tx(procedure, named, writes, writes.turn.read, questions, fire)
+        try:
+            with self._guard.inside(), watched() as made:
+                answer = procedure.function(*batches, tx)
+            writes.turn.check()
+            reason = tx.failure or verdict(answer, made)
+            if reason is not None:
+                raise Aborted(node, reason)
+            return _given(procedure, answer)
+        except (Aborted, DeclarationError, StoreError):
+            raise
+        except WriteRefused as error:
+            raise Aborted(node, str(error)) from error
+        except Exception as error:
+            raise Aborted(node, tx.failure or error_reason(error)) from error
+        finally:
+            tx.close()
+
+    def _fire(self, node: Node, writes: Writes, table: Table, rows: pa.Table) -> None:
+        """Rows were added to a table: run the triggers on it, as a part of the statement."""
+        for trigger in [one for one in node.triggers if one.table.name == table.name]:
+            questions = self._questions.setdefault(f"{node.name} {trigger.name}", KeptQuestions())
+            fire = partial(self._fire, node, writes)
+            tx = Tx(trigger, {INSERTED: rows}, writes, writes.turn.read, questions, fire)
+            try:
+                with self._guard.inside(), watched() as made:
+                    answer = trigger.function(rows, tx)
+                reason = tx.failure or verdict(answer, made)
+            except (DeclarationError, StoreError, WriteRefused):
+                raise
+            except Exception as error:
+                reason = tx.failure or error_reason(error)
+            finally:
+                tx.close()
+            if reason is not None:
+                raise WriteRefused(reason)
+
+    def _judged(self, node: Node, writes: Writes) -> None:
+        try:
+            writes.judge_all(node.written)
+        except WriteRefused as error:
+            raise Aborted(node, str(error)) from error
+
+    # --- transactions -------------------------------------------------------------------------
+
+    def _run_transaction(
+        self, node: Node, batch: int, events: pa.Table, writes: Writes, ran: UnitRan,
+        *, is_last: bool,
+    ) -> None:  # fmt: skip
+        for table in node.tables:
+            writes.of(table.name)
+        shadow = None if is_last else writes.shadow(node.written)
+        plain = self._batches.attempt_plain(self._plain_terms(node), events, writes.epoch)
+        if plain is not None:
+            events, made, changed = plain
+            part, kept = self._recorded(node, batch, events, made)
+        else:
+            terms = self._batches.carrying(self.terms(node), events.schema)
+            results, changed = self._batches.attempt(terms, events, writes.epoch)
+            part, kept = _recorded(batch, results)
+        writes.note(changed, shadow)
+        ran.results[node.name] = part
+        for stream in node.gives:
+            ran.given[stream.name] = _flowing(stream, part, kept)
+
+    def _recorded(
+        self, node: Node, batch: int, events: pa.Table, made: Made
+    ) -> tuple[Recorded, pa.Array | None]:
+        """The results of plain events, and which of them committed; None: all."""
+        terms, names = self.terms(node), made.without_epoch.names
+        ordered, first = len(terms.order_by), len(WORDS) + 1
+        columns = dict(zip(names[first : first + ordered], made.columns[first:], strict=False))
+        columns |= {name: events.column(name).chunk(0) for name in terms.carry}
+        outputs = slice(first + ordered, None)
+        columns |= dict(zip(names[outputs], made.columns[outputs], strict=True))
+        words: tuple[Word, Word, Word] = (node.name, OUTCOMES[COMMITTED], None)
+        kept = None
+        if len(made.failed.aborted):
+            outcome, reason = (one.dictionary_decode() for one in made.columns[2:4])
+            words, kept = (node.name, outcome, reason), pc.equal(outcome, OUTCOMES[COMMITTED])
+        return Recorded(made.num_rows, words, batch, columns), kept
+
+    def _plain_terms(self, node: Node) -> Terms:
+        """As `terms`, with nothing carried: of plain events that is taken from them."""
+        found = self._plain.get(node.name)
+        if found is None:
+            found = self._plain[node.name] = self._understood(node, [])
+        return found
+
+    def terms(self, node: Node) -> Terms:
+        """How a transaction runs the events of its stream: in its order, all that flows on kept."""
+        found = self._terms.get(node.name)
+        if found is None:
+            output = node.step.output if isinstance(node.step, Transaction) else None
+            own = {one.name for one in output or ()} | {*node.streams[0].order_by}
+            flows_on = dict.fromkeys(one for given in node.gives for one in given.schema.names)
+            carry = [name for name in flows_on if name not in own]
+            found = self._terms[node.name] = self._understood(node, carry)
+        return found
+
+    def _understood(self, node: Node, carry: list[str]) -> Terms:
+        transaction = node.step
+        if not isinstance(transaction, Transaction):
+            raise DeclarationError(f"node {node.name!r} is a procedure")
+        known, order = {transaction.name: transaction}, list(node.streams[0].order_by)
+        return understood(transaction, known, order_by=order, carry=carry)
+
+
+def _recorded(batch: int, results: pa.RecordBatch) -> tuple[Recorded, pa.Array | None]:
+    """The results of a batch, and which of its events committed; None: all."""
+    words = [results.column(name).dictionary_decode() for name in WORDS]
+    others = [name for name in results.schema.names if name not in (*WORDS, "position")]
+    columns = {name: results.column(name) for name in others}
+    kept = pc.equal(words[1], OUTCOMES[COMMITTED])
+    part = Recorded(results.num_rows, (words[0], words[1], words[2]), batch, columns)
+    return part, None if kept.true_count == len(kept) else kept
+
+
+def _flowing(stream: Stream, part: Recorded, kept: pa.Array | None) -> pa.Table:
+    """What flows on of the results of a transaction: the events that committed."""
+    arrays = [part.columns[name] for name in stream.schema.names]
+    if kept is not None:
+        arrays = [array.filter(kept) for array in arrays]
+    declared = stream.empty.schema
+    if [one.type for one in arrays] == declared.types:
+        return pa.Table.from_arrays(arrays, schema=declared)
+    return pa.table(arrays, names=declared.names).cast(declared)
+
+
+def _given(procedure: Procedure, answer: Any) -> dict[str, pa.Table]:
+    """What a procedure returned, in the columns and types of its outputs."""
+    where = f"procedure {procedure.name!r}"
+    if not procedure.gives:
+        if answer is not None:
+            raise InputError(f"{where} returns {type(answer).__name__}, and declares no output=")
+        return {}
+    if len(procedure.gives) == 1:
+        found: Mapping[str, Any] = {procedure.gives[0].name: answer}
+    else:
+        found = _by_stream(procedure, answer, where)
+    return {one.name: _fitting(one, found.get(one.name), where) for one in procedure.gives}
+
+
+def _by_stream(procedure: Procedure, answer: Any, where: str) -> dict[str, Any]:
+    names = [stream.name for stream in procedure.gives]
+    if answer is None:
+        return {}
+    if not isinstance(answer, Mapping):
+        raise InputError(
+            f"{where} has several outputs: return a dict of them, {{{names[0]!r}: rows, ...}}"
+        )
+    found = {key.name if isinstance(key, Stream) else key: rows for key, rows in answer.items()}
+    for name in found:
+        if name not in names:
+            raise InputError(f"{where} returns {shown(name)}; {not_among(name, names, 'outputs')}")
+    return found
+
+
+def _fitting(stream: Stream, rows: Any, where: str) -> pa.Table:
+    if rows is None:
+        return stream.empty
+    told = f"{where}: output {stream.name!r}"
+    table, faults = fitted([rows] if isinstance(rows, Mapping) else rows, stream, told, all_of=True)
+    if faults.any():
+        place = int(faults.nonzero()[0][0])
+        number, kind = divmod(int(faults[place]), 256)
+        column = stream.schema.names[number - 1]
+        raise InputError(f"{told}: {column!r} in row {place} is {FAULT_WORDS.get(kind, 'null')}")
+    return table
+
+
+def record(unit: Unit, batch: int, ran: UnitRan, recorder: Recorder) -> None:
+    """Note what a unit that commits did."""
+    for node in unit.nodes:
+        if node.name in ran.calls:
+            recorder.execution(node.name, batch)
+        if node.name in ran.results:
+            recorder.add(ran.results[node.name])
+        for stream in node.gives:
+            recorder.rows(stream.name, batch, ran.given[stream.name])

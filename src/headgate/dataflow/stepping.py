@@ -1,0 +1,267 @@
+"""Stepping: one execution of a unit from the rows that it takes to the epoch that it commits.
+
+What an execution took, gave and changed is one record of the log: it is there once, or not at all.
+With weak recovery an epoch is all that the graph does with one batch, and the log has what came in.
+An abort is undone, tried again as often as the node may be, and then recorded, and told to all who
+would have taken what it gives.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from headgate.dataflow.arriving import Arrival
+from headgate.dataflow.executing import Aborted, Executing, UnitRan, record
+from headgate.dataflow.handles import NodeMeters
+from headgate.dataflow.nodes import FlowGraph, Node, Unit
+from headgate.dataflow.order_of_units import LateTurn, OwnTurn, Restarted
+from headgate.dataflow.procedures import Procedure
+from headgate.dataflow.recording import RecordedEpoch, Recorder, SameColumns, border_of
+from headgate.dataflow.under_way import News, Standing, UnderWay
+from headgate.dataflow.windows import move_past
+from headgate.dataflow.writes import Writes, watched
+from headgate.engine.batch import Batches
+from headgate.engine.journal import EngineLock, Guard
+from headgate.engine.memory import Memory
+from headgate.engine.reading import ahead_of_readers
+from headgate.engine.rerun import Border
+from headgate.errors import InvariantError
+from headgate.query.mirror import Mirror
+
+LOG = logging.getLogger("headgate.dataflow")
+
+
+class Stepped(NamedTuple):
+    """One epoch that the dataflows made, in the log and not yet known to be durable."""
+
+    epoch: int
+    recorded: RecordedEpoch | None
+    news: list[News]
+
+
+class Stepping:
+    """Runs the units of an engine's dataflows, one execution at a time."""
+
+    def __init__(
+        self, graph: FlowGraph, memory: Memory, guard: Guard, lock: EngineLock, batches: Batches,
+        fingerprint: str | None,
+    ) -> None:  # fmt: skip
+        self.graph = graph
+        self._memory, self._guard, self._lock, self._batches = memory, guard, lock, batches
+        self._is_weak, self._fingerprint = fingerprint is not None, fingerprint
+        self.has_workers = False
+        self._checks: dict[str, Any] = {}
+        self._mirrors: dict[str, Mirror] = {}
+        self.standing: Standing = Standing(graph, by_arrival=not self._is_weak)
+        self.same: SameColumns = SameColumns()
+        self.meters: NodeMeters = NodeMeters()
+        self._executing = Executing(batches, self.meters, guard)
+
+    def close(self) -> None:
+        """Nothing runs any more."""
+        self._executing.close()
+
+    def read(self, name: str) -> pa.Table:
+        """The rows of a table as they are; under the engine's lock."""
+        mirror = self._mirrors.get(name)
+        if mirror is None:
+            mirror = self._mirrors[name] = watched(self._memory.rows[name])
+        return mirror.table()
+
+    def under_way(self) -> UnderWay:
+        """What is under way, for an epoch to change; under the engine's lock."""
+        self.standing.follow(self._memory.inlets)
+        return UnderWay(self.standing)
+
+    # --- one epoch ----------------------------------------------------------------------------
+
+    def run_unit(self, unit: Unit, number: int) -> Stepped:
+        """A worker runs a unit's next batch: what it reads ahead of its turn, where that may pay.
+
+        Read ahead is what one procedure asks of tables; transactions change rows from the start.
+        """
+        if len(unit.nodes) == 1 and isinstance(unit.nodes[0].step, Procedure):
+            turn = LateTurn(self.read, self._lock, self._guard)
+            with self._lock:  # not between another's commit and what it notes of it
+                progress = self.under_way()
+                _check_next(unit, number, progress)
+            try:
+                return self._run(unit, progress, Recorder(self.same), turn)
+            except Restarted:
+                self.meters.of(unit.first).restarts += 1
+            finally:
+                turn.leave()
+        with self._lock, self._guard.running():
+            _check_next(unit, number, self.under_way())
+            return self.step(unit=unit)
+
+    @ahead_of_readers
+    def step(self, arrival: Arrival | None = None, unit: Unit | None = None) -> Stepped:
+        """Take what came in, or run a unit's next batch, or both, as one epoch; under the lock."""
+        recorder, progress = Recorder(self.same), self.under_way()
+        if arrival is not None:
+            take(arrival, progress, recorder)
+        return self._run(unit, progress, recorder, OwnTurn(self.read), arrival)
+
+    def _run(
+        self, unit: Unit | None, progress: UnderWay, recorder: Recorder, turn: OwnTurn,
+        arrival: Arrival | None = None,
+    ) -> Stepped:  # fmt: skip
+        writes, batch, origin = Writes(self._memory, turn, self._checks), 0, None
+        if unit is not None:
+            batch = progress.next_of(unit)
+            origin = unit.origin, batch
+        if arrival is not None and arrival.origin is not None:
+            origin = arrival.origin
+        left = [] if unit is None else [unit]
+        while left:
+            self._execute(left[0], progress, writes, recorder)
+            left = self._beside(left, progress, batch)
+        turn.enter()
+        with self._guard.all_or_stopped():
+            recorded = recorder.recorded()
+            border = Border()
+            if batch and self._is_weak:
+                border = border_of(arrival, batch, self._fingerprint)
+            inlets = progress.inlets() if self._batches.is_durable else {}
+            self._batches.commit_flow(writes.changed(), recorded, origin, inlets, border)
+            news = progress.settle(self._batches.clock.monotonic())
+            self.standing.note(self._memory.inlets)
+        return Stepped(self._memory.epoch, recorded, news)
+
+    def _beside(self, left: list[Unit], progress: UnderWay, batch: int) -> list[Unit]:
+        """Who is still to run in this epoch, the first of `left` being done: with weak recovery
+        all that can of the batch; else only who has nothing to run, or is to be told of an
+        abort."""
+        if self.has_workers:  # to whom their units are their own
+            return []
+        others = self.graph.units if self._is_weak else self.graph.followers[left[0].name]
+        found = {one.name: one for one in left[1:]}
+        for unit in others:
+            is_next = progress.next_of(unit) == batch and progress.is_ready(unit)
+            if is_next and (self._is_weak or self._is_passed(unit, batch, progress)):
+                found[unit.name] = unit
+        # In the order of one thread: who is ready only now may come before who was already.
+        return [unit for unit in self.graph.units if unit.name in found]
+
+    def _is_passed(self, unit: Unit, batch: int, progress: UnderWay) -> bool:
+        given = [progress.batch(stream.name, batch) for stream in unit.needs]
+        counts = [-1 if one is None else one.num_rows for one in given]
+        return min(counts) < 0 or max(counts) == 0
+
+    def _execute(self, unit: Unit, progress: UnderWay, writes: Writes, recorder: Recorder) -> None:
+        """A unit is done with its next batch: it commits, or aborts, or there is nothing to do."""
+        batch, now = progress.next_of(unit), self._batches.clock.monotonic()
+        waited = now - progress.since(unit, now)
+        for node in unit.nodes:
+            self.meters.of(node.name).queue_seconds += waited
+        told = [one.name for one in unit.needs if progress.batch(one.name, batch) is None]
+        if told:
+            giver = self.graph.givers.get(told[0])
+            by = told[0] if giver is None else giver.name
+            self._give_up(unit, batch, f"not run: {by} aborted batch {batch}", progress, recorder)
+        else:
+            self._try(unit, batch, progress, writes, recorder)
+        for node in unit.nodes:
+            progress.finish(node, batch)
+
+    def _try(
+        self, unit: Unit, batch: int, progress: UnderWay, writes: Writes, recorder: Recorder
+    ) -> None:
+        """Run a unit, and again as often as the node that aborted may be tried."""
+        tries: dict[str, int] = {}
+        while True:
+            writes.begin()
+            ran = UnitRan()
+            try:
+                self._executing.run(unit, batch, progress, writes, ran)
+            except Aborted as error:
+                writes.turn.enter()  # what it read before its turn may have been another
+                self._undo(writes)
+                node, reason = error.node, error.reason
+                tries[node.name] = tries.get(node.name, 0) + 1
+                if isinstance(node.step, Procedure) and tries[node.name] <= node.step.retries:
+                    LOG.info("%s: batch %d is tried again: %s", node.name, batch, reason)
+                    self.meters.note_retry(node.name)
+                    continue
+                _move_windows(unit, batch, ran, progress)
+                self._give_up(unit, batch, reason, progress, recorder, node, ran)
+                return
+            except BaseException:
+                self._undo(writes)  # of one that did not come to its turn there is nothing
+                if writes.has_kept:
+                    # Units before it in a weak epoch are in the rows, and in no record.
+                    with self._guard.all_or_stopped():
+                        raise
+                raise
+            writes.keep()
+            record(unit, batch, ran, recorder)
+            for node in unit.nodes:
+                rows_out = 0
+                for stream in node.gives:
+                    given = ran.given[stream.name]
+                    progress.give(stream, batch, given)
+                    rows_out += given.num_rows
+                rows = ran.taken.get(node.name, 0)
+                self.meters.note_done(node.name, aborted=False, rows=rows, rows_out=rows_out)
+            for name, window in ran.windows.items():
+                progress.put_window(name, window)
+            return
+
+    def _undo(self, writes: Writes) -> None:
+        with self._guard.all_or_stopped():
+            writes.undo()
+
+    def _give_up(
+        self,
+        unit: Unit,
+        batch: int,
+        reason: str,
+        progress: UnderWay,
+        recorder: Recorder,
+        culprit: Node | None = None,
+        ran: UnitRan | None = None,
+    ) -> None:
+        """A batch is aborted for good: it is recorded, and who comes after is told."""
+        LOG.warning("%s: batch %d is aborted: %s", unit.name, batch, reason)
+        for node in unit.nodes:
+            told = reason
+            if culprit is not None and node is not culprit:
+                told = f"not run: {culprit.name} aborted batch {batch}"
+            recorder.execution(node.name, batch, told)
+            rows = 0 if ran is None else ran.taken.get(node.name, 0)
+            self.meters.note_done(node.name, aborted=True, rows=rows)
+            for stream in node.gives:
+                progress.give_up(stream, batch)
+
+
+def _check_next(unit: Unit, number: int, progress: UnderWay) -> None:
+    """A worker was given this batch because its turn has come: it must be the next one still."""
+    found = progress.next_of(unit)
+    if found != number:
+        raise InvariantError(f"batch {number} of {unit.name} was to run, and {found} is its next")
+
+
+def _move_windows(unit: Unit, batch: int, ran: UnitRan, progress: UnderWay) -> None:
+    """A unit did not commit a batch for good: the windows of its nodes move on all the same."""
+    for node in [one for one in unit.nodes if one.window is not None]:
+        name = node.streams[0].name
+        is_given = name not in unit.inner
+        rows = progress.batch(name, batch) if is_given else ran.given.get(name)
+        if rows is not None and rows.num_rows and node.window is not None:
+            window = progress.window(node.name)
+            move_past(node.window, window, rows, is_given=is_given)
+            progress.put_window(node.name, window)
+
+
+def take(arrival: Arrival, progress: UnderWay, recorder: Recorder) -> None:
+    """What came in joins its stream, and is recorded."""
+    name = arrival.stream.name
+    recorder.rejected(name, arrival.outcomes, arrival.reasons, arrival.aside)
+    progress.arrive(name, arrival.parts, arrival.closed, arrival.flushed_us)
+    for number, rows in arrival.parts:
+        if rows is not None:
+            recorder.rows(name, number, rows)

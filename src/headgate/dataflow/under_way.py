@@ -1,0 +1,499 @@
+"""Under way: which batches of each stream are whole, and what each node has yet to take.
+
+It is the state of the dataflows beside the tables: logged with the epoch that changes it as inlets,
+and recovered from them. `Standing` is that state between epochs, batch by batch; an `UnderWay` is
+what one epoch does to it, and without a commit it never was.
+
+Invariants: batches of a stream have the numbers 1, 2, 3 and so on; a node is done with a batch
+after those before it, and only when it is whole on all that it takes. Rows stay until all are done
+with them. Of a batch that was aborted stays a mark, a row with the negative number and nothing
+else, for as long as somebody has not been told.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from headgate.dataflow.nodes import FlowGraph, Node, Unit
+from headgate.dataflow.streams import IN_BATCH, Stream
+from headgate.durability import Inlet
+from headgate.durability.commit import moved
+from headgate.engine.stream import OF_DATAFLOWS
+
+EMPTY = Inlet(None, None, 0)
+Batch: TypeAlias = pa.Table | None  # the rows of a batch; None: it was aborted
+News: TypeAlias = tuple[str, int, int]  # a batch that is whole: its stream, number and rows
+Part: TypeAlias = tuple[int, Batch]  # rows of a batch, and its number
+
+
+def stream_inlet(name: str) -> str:
+    """Under which name the state of a stream is kept."""
+    return f"{OF_DATAFLOWS}stream {name}"
+
+
+def node_inlet(name: str) -> str:
+    """Under which name the state of a node is kept."""
+    return f"{OF_DATAFLOWS}node {name}"
+
+
+def held_schema(stream: Stream) -> pa.Schema:
+    """The columns of rows that are under way, as the log has them."""
+    return stream.schema.arrow.append(pa.field(IN_BATCH, pa.int64()))
+
+
+# --- rows with the numbers of their batches, and batch by batch -----------------------------------
+
+
+def numbered(stream: Stream, parts: Sequence[Part]) -> pa.Table | None:
+    """Batches as one table with their numbers; None without any."""
+    schema, found = held_schema(stream), []
+    for number, rows in parts:
+        if rows is None:
+            columns = [pa.nulls(1, one.type) for one in stream.schema.arrow]
+            found.append(pa.table([*columns, pa.array([-number], pa.int64())], schema=schema))
+        elif rows.num_rows:
+            numbers = np.full(rows.num_rows, number, np.int64)
+            found.append(pa.table([*rows.columns, pa.array(numbers)], schema=schema))
+    whole = pa.concat_tables(found) if len(found) > 1 else next(iter(found), None)
+    return None if whole is None else whole.combine_chunks()
+
+
+def parts_of(rows: pa.Table) -> Iterator[Part]:
+    """The batches of a table with numbers, in their order."""
+    numbers = rows.column(IN_BATCH).to_numpy()
+    if not len(numbers):
+        return
+    plain = rows.drop_columns([IN_BATCH])
+    ends = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
+    for first, last in pairwise(ends):
+        number = int(numbers[first])
+        yield abs(number), None if number < 0 else plain.slice(first, last - first)
+
+
+def _count(batch: Batch) -> int:
+    """How many rows of the log a batch is."""
+    return 1 if batch is None else batch.num_rows
+
+
+@dataclass
+class Windowed:
+    """The window of a node while an epoch runs: `drops` of its first rows go, `added` come."""
+
+    before: Inlet
+    mark_us: int | None
+    drops: int = 0
+    added: list[pa.Table] = field(default_factory=list)
+
+
+# --- between epochs -------------------------------------------------------------------------------
+
+
+@dataclass
+class Flowing:
+    """A stream: the last batch that is whole, and the batches that somebody still needs."""
+
+    stream: Stream
+    closed: int = 0
+    flushed_us: int | None = None
+    batches: dict[int, Batch] = field(default_factory=dict)
+    since: dict[int, float] = field(default_factory=dict)  # when batches became whole
+
+
+class Standing:
+    """What is under way between epochs; under the engine's lock."""
+
+    def __init__(self, graph: FlowGraph, *, by_arrival: bool = True) -> None:
+        self.graph = graph
+        # With weak recovery batches of several sources go by their numbers: these are logged, and
+        # a batch that is run again has the place that it had.
+        self._by_arrival = by_arrival
+        self.arrivals: int = 0
+        self._came: dict[str, dict[int, int]] = {name: {} for name in graph.sources}
+        self.queues: dict[str, Flowing] = {}
+        self.done: dict[str, int] = {}
+        self.windows: dict[str, Inlet] = {}
+        self._seen: Mapping[str, Inlet] | None = None
+        self._known: list[Inlet | None] = []
+        nodes = [node_inlet(node.name) for node in graph.nodes]
+        self._names = [*map(stream_inlet, graph.streams), *nodes]
+
+    def follow(self, inlets: Mapping[str, Inlet]) -> None:
+        """See what the engine's memory has, which recovery may have brought there."""
+        if inlets is self._seen:
+            return
+        self._seen, found = inlets, [inlets.get(name) for name in self._names]
+        is_same = len(found) == len(self._known) and all(
+            one is other for one, other in zip(found, self._known, strict=True)
+        )
+        if not is_same:
+            self._known = found
+            self._restore(inlets)
+
+    def came(self, source: str, number: int) -> int:
+        """As the how-manieth came in what made this batch whole; 0: before the store was opened."""
+        return self._came[source].get(number, 0)
+
+    def note_arrival(self, source: str, numbers: Iterable[int]) -> None:
+        """Batches of a source have become whole, all at once."""
+        if not self._by_arrival:
+            return
+        self.arrivals += 1
+        came, fed = self._came[source], self.graph.fed_by(source)
+        came.update(dict.fromkeys(numbers, self.arrivals))
+        floor = min(self.done[unit.first] for unit in fed)
+        for number in [one for one in came if one <= floor]:
+            del came[number]
+
+    def note(self, inlets: Mapping[str, Inlet]) -> None:
+        """The memory has what this has."""
+        self._seen, self._known = inlets, [inlets.get(name) for name in self._names]
+
+    def _restore(self, inlets: Mapping[str, Inlet]) -> None:
+        for name, stream in self.graph.streams.items():
+            one = inlets.get(stream_inlet(name), EMPTY)
+            queue = self.queues[name] = Flowing(stream, one.arrivals, one.watermark_us)
+            if one.held is not None:
+                queue.batches = dict(parts_of(one.held))
+        for node in self.graph.nodes:
+            one = inlets.get(node_inlet(node.name), EMPTY)
+            self.done[node.name], self.windows[node.name] = one.arrivals, one
+
+
+# --- while an epoch runs --------------------------------------------------------------------------
+
+
+class UnderWay:
+    """What one epoch does to the state of all dataflows of an engine."""
+
+    def __init__(self, standing: Standing) -> None:
+        self._standing, self._graph = standing, standing.graph
+        self._closed: dict[str, int] = {}
+        self._flushed: dict[str, int | None] = {}
+        self._added: dict[str, list[Part]] = {}
+        self._done: dict[str, int] = {}
+        self._windows: dict[str, Windowed] = {}
+
+    # --- what there is ------------------------------------------------------------------------
+
+    def closed(self, stream: str) -> int:
+        """The last batch of a stream that is whole."""
+        found = self._closed.get(stream)
+        return self._standing.queues[stream].closed if found is None else found
+
+    def flushed_us(self, stream: str) -> int | None:
+        """Of a source with batches by time: rows before this are of batches that were flushed."""
+        if stream in self._flushed:
+            return self._flushed[stream]
+        return self._standing.queues[stream].flushed_us
+
+    def done(self, node: str) -> int:
+        """The last batch that a node is done with."""
+        found = self._done.get(node)
+        return self._standing.done[node] if found is None else found
+
+    def next_of(self, unit: Unit) -> int:
+        """The batch that is a unit's next."""
+        return self.done(unit.first) + 1
+
+    def is_ready(self, unit: Unit) -> bool:
+        """Whether a unit's next batch is whole on all that comes to it."""
+        batch = self.next_of(unit)
+        return all(self.closed(name) >= batch for name in unit.needed)
+
+    def came(self, source: str, number: int) -> int:
+        """As the how-manieth came in what made this batch whole; with this epoch: as the last."""
+        if number > self._standing.queues[source].closed:
+            return self._standing.arrivals + 1
+        return self._standing.came(source, number)
+
+    def next_unit(self) -> Unit | None:
+        """Who runs next: what came in first, of that the oldest batch, and it in dataflow order."""
+        sources, found, first = self._graph.sources_of, None, (0, 0)
+        for unit in self._graph.units:
+            if self.is_ready(unit):
+                batch = self.next_of(unit)
+                came = max(self.came(name, batch) for name in sources[unit.name])
+                if found is None or (came, batch) < first:
+                    found, first = unit, (came, batch)
+        return found
+
+    def batch(self, stream: str, number: int) -> Batch:
+        """The rows of a batch; None when it was aborted."""
+        batches, found = self._standing.queues[stream].batches, []
+        if number in batches:
+            found.append(batches[number])
+        found += [rows for one, rows in self._added.get(stream, ()) if one == number]
+        if len(found) == 1:
+            return found[0]
+        parts = [rows for rows in found if rows is not None]
+        return pa.concat_tables(parts).combine_chunks() if parts else self._empty(stream)
+
+    def open_rows(self, stream: str) -> pa.Table:
+        """The rows of the batch that is not whole yet, of a source."""
+        found = self.batch(stream, self.closed(stream) + 1)
+        return self._empty(stream) if found is None else found
+
+    def since(self, unit: Unit, default: float) -> float:
+        """Since when a unit's next batch is whole on all that comes to it."""
+        batch, queues = self.next_of(unit), self._standing.queues
+        return max(queues[name].since.get(batch, default) for name in unit.needed)
+
+    def _empty(self, stream: str) -> pa.Table:
+        return self._graph.streams[stream].empty
+
+    def window(self, node: str) -> Windowed:
+        """The window of a node as it stands, to be moved on and put back if its unit commits."""
+        found = self._windows.get(node)
+        if found is None:
+            before = self._standing.windows[node]
+            return Windowed(before, before.watermark_us)
+        return replace(found, added=list(found.added))
+
+    def put_window(self, node: str, window: Windowed) -> None:
+        """The window of a node has moved on."""
+        self._windows[node] = window
+
+    # --- what happens -------------------------------------------------------------------------
+
+    def arrive(
+        self, stream: str, parts: Iterable[Part], closed: int, flushed_us: int | None = None
+    ) -> None:
+        """Rows came in at a source, batch by batch; which of these are whole."""
+        self._added.setdefault(stream, []).extend(parts)
+        self._closed[stream], self._flushed[stream] = closed, flushed_us
+
+    def give(self, stream: Stream, number: int, rows: pa.Table) -> None:
+        """A batch on a stream is whole."""
+        self.arrive(stream.name, [(number, rows)] if rows.num_rows else [], number)
+
+    def give_up(self, stream: Stream, number: int) -> None:
+        """A batch on a stream was aborted: who takes it is told."""
+        self.arrive(stream.name, [(number, None)], number)
+
+    def finish(self, node: Node, number: int) -> None:
+        """A node is done with a batch."""
+        self._done[node.name] = number
+
+    # --- what the commit takes ----------------------------------------------------------------
+
+    def inlets(self) -> dict[str, Inlet]:
+        """All that the epoch changed, as the log has it."""
+        found = {}
+        for name in self._touched():
+            one = self._moved(name)
+            if one.held is not None or one.drops or name in self._closed:
+                found[stream_inlet(name)] = one
+        for name in {*self._done, *self._windows}:
+            found[node_inlet(name)] = self._node(name)
+        return found
+
+    def settle(self, now: float) -> list[News]:
+        """The epoch has committed: what it did stands; which batches are whole now."""
+        standing, news = self._standing, list[News]()
+        for name in self._touched():
+            queue, floor = standing.queues[name], self._floor(name)
+            whole = range(queue.closed + 1, self.closed(name) + 1)
+            if whole and name in self._graph.sources:
+                standing.note_arrival(name, whole)
+            for number in whole:
+                rows = self.batch(name, number)
+                news.append((name, number, 0 if rows is None else rows.num_rows))
+                queue.since[number] = now
+            for number in {number for number, _ in self._added.get(name, ())}:
+                if number > floor:
+                    queue.batches[number] = self.batch(name, number)
+            queue.closed, queue.flushed_us = self.closed(name), self.flushed_us(name)
+            for there in (queue.batches, queue.since):
+                for number in [one for one in there if one <= floor]:
+                    del there[number]
+        for name in self._windows:
+            key = node_inlet(name)
+            standing.windows[name] = moved({key: standing.windows[name]}, {key: self._node(name)})[
+                key
+            ]
+        standing.done.update(self._done)
+        return news
+
+    def _touched(self) -> Iterable[str]:
+        """The streams that came on, or that somebody is now done with."""
+        found = dict.fromkeys(self._closed)
+        for node in self._done:
+            found |= dict.fromkeys(self._graph.by_name[node].taken)
+        return found
+
+    def _floor(self, stream: str) -> int:
+        """Up to this batch all are done with what the stream has."""
+        takers = [self.done(node.name) for node in self._graph.takers[stream]]
+        return min([self.closed(stream), *takers])
+
+    def _moved(self, name: str) -> Inlet:
+        queue, floor = self._standing.queues[name], self._floor(name)
+        drops = sum(_count(rows) for number, rows in queue.batches.items() if number <= floor)
+        kept = [part for part in self._added.get(name, ()) if part[0] > floor]
+        held = numbered(queue.stream, kept) if kept else None
+        return Inlet(self.flushed_us(name), held, self.closed(name), drops)
+
+    def _node(self, name: str) -> Inlet:
+        window = self._windows.get(name)
+        if window is None:
+            return Inlet(self._standing.windows[name].watermark_us, None, self.done(name), 0)
+        count = 0 if window.before.held is None else window.before.held.num_rows
+        added = pa.concat_tables(window.added) if window.added else None
+        if added is not None:
+            added = added.slice(max(0, window.drops - count)).combine_chunks()
+        held = added if added is not None and added.num_rows else None
+        return Inlet(window.mark_us, held, self.done(name), min(window.drops, count))
+
+
+def restarted(inlets: Mapping[str, Inlet], nodes: Iterable[Node]) -> dict[str, Inlet]:
+    """Nodes that a store has not known, or no more, begin with the next batch of what they take."""
+    found = {}
+    for node in nodes:
+        closed = [inlets.get(stream_inlet(one.name), EMPTY).arrivals for one in node.streams]
+        if max(closed):
+            found[node_inlet(node.name)] = Inlet(None, None, max(closed))
+    return found
+
+
+# --- buffers --------------------------------------------------------------------------------------
+# What waits between two nodes, and how a node with several inputs takes from them.
+#
+# A buffer inside one worker is a plain queue. One between two workers is a list of links with a
+# dummy at its head (Michael and Scott's queue as StreamAPAS cuts it down): the producer only ever
+# moves the tail, the consumer only the head, so that neither needs a lock. Invariant: with one
+# producer and one consumer nothing is lost, doubled or overtaken. How much may wait is bounded by
+# who puts (workers).
+#
+# What waits is known by number, rows and time; the rows themselves are the dataflow's
+# (under_way).
+
+
+class Waiting(NamedTuple):
+    """A batch that is whole on a stream."""
+
+    number: int
+    rows: int
+    since: float  # when it became whole, in seconds of a clock that only goes on
+
+
+class Buffer(Protocol):
+    """Batches of one stream on their way to one node."""
+
+    def put(self, batch: Waiting) -> None: ...
+
+    def first(self) -> Waiting | None: ...
+
+    def take(self) -> Waiting | None: ...
+
+
+class LocalBuffer:
+    """A buffer whose two ends one worker has."""
+
+    def __init__(self) -> None:
+        self._batches: deque[Waiting] = deque()
+
+    def put(self, batch: Waiting) -> None:
+        """The stream has another batch."""
+        self._batches.append(batch)
+
+    def first(self) -> Waiting | None:
+        """The batch that comes next; None when there is none."""
+        return self._batches[0] if self._batches else None
+
+    def take(self) -> Waiting | None:
+        """The same, which is then here no more."""
+        return self._batches.popleft() if self._batches else None
+
+
+class _Link:
+    __slots__ = ("batch", "next")
+
+    def __init__(self, batch: Waiting | None) -> None:
+        self.batch = batch
+        self.next: _Link | None = None
+
+
+class PipeBuffer:
+    """A buffer from one worker to another one: a producer, a consumer and no lock.
+
+    The dummy at the head keeps the two apart: while there is a batch, or none, they never write the
+    same link. A link is reached by `next` only after its batch stands in it.
+    """
+
+    def __init__(self) -> None:
+        self._head = self._tail = _Link(None)
+
+    def put(self, batch: Waiting) -> None:
+        """Only the producer calls this."""
+        link = _Link(batch)
+        self._tail.next = link
+        self._tail = link
+
+    def first(self) -> Waiting | None:
+        """Only the consumer calls this."""
+        link = self._head.next
+        return None if link is None else link.batch
+
+    def take(self) -> Waiting | None:
+        """Only the consumer calls this; the link that is taken is the next dummy."""
+        link = self._head.next
+        if link is None:
+            return None
+        self._head = link
+        batch, link.batch = link.batch, None
+        return batch
+
+
+class OrderedMerge:
+    """The inputs of one node, taken in the order of their batches (StreamAPAS, algorithm 1).
+
+    A register for each input has the number that it came to: of what is first there, or was last.
+    While no input is empty, the lowest number comes next. When one is, only what is as low as the
+    lowest register may come: nothing lower can follow on any input, so that batches of one number
+    are all taken, though the input that gave its own first is empty again by then.
+    """
+
+    def __init__(self, inputs: Sequence[Buffer]) -> None:
+        self.inputs: tuple[Buffer, ...] = tuple(inputs)
+        self._registers = [0] * len(self.inputs)
+        self._taken: dict[int, list[Waiting]] = {}  # by number: what came of it so far
+
+    def next_input(self) -> int | None:
+        """Which input is to be taken from; None when the order does not allow any."""
+        firsts = [one.first() for one in self.inputs]
+        there = [(one.number, place) for place, one in enumerate(firsts) if one is not None]
+        for number, place in there:
+            self._registers[place] = number
+        if not there:
+            return None
+        lowest, place = min(there)
+        is_whole = len(there) == len(firsts)
+        return place if is_whole or lowest <= min(self._registers) else None
+
+    def take_all(self) -> None:
+        """Take what the order allows."""
+        while True:
+            place = self.next_input()
+            if place is None:
+                return
+            batch = self.inputs[place].take()
+            if batch is not None:
+                self._taken.setdefault(batch.number, []).append(batch)
+
+    def whole(self, after: int) -> Waiting | None:
+        """The batch behind this number, if it has come on all inputs."""
+        self.take_all()
+        for number in [one for one in self._taken if one <= after]:
+            del self._taken[number]
+        found = self._taken.get(after + 1)
+        if found is None or len(found) < len(self.inputs):
+            return None
+        rows, since = sum(one.rows for one in found), max(one.since for one in found)
+        return Waiting(after + 1, rows, since)

@@ -1,0 +1,218 @@
+"""Part files: what tasks of a sharded store hand over, each a file that is written once and whole.
+
+A part holds named Arrow tables. It counts for nothing until a record of the log names it, by its
+file and its mark: the checksum of its header, which holds the checksum of all its bytes. Invariant:
+who reads a part gets the very bytes that were named, or an error that says which file is not so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import struct
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from headgate.durability import format as layout
+from headgate.durability.lineage import Lineage
+from headgate.errors import DamageError
+from headgate.io import Disk, make_folders, read_file, replace_file
+
+_LENGTH = struct.Struct("<Q")
+
+
+class PartName(NamedTuple):
+    """A part as a record of the log, or another task, knows it."""
+
+    file: str  # below the folder of parts
+    mark: int
+    bytes: int
+
+
+class PartContent(NamedTuple):
+    """What is in a part: its tables by name, and what is said of them."""
+
+    tables: dict[str, pa.Table]
+    said: dict[str, Any]
+
+
+def epoch_folder(epoch: int) -> str:
+    """Where the parts of an epoch are, below the folder of parts."""
+    return f"{epoch:020d}"
+
+
+def make_epoch_folder(disk: Disk, path: str, epoch: int) -> str:
+    """Have the folder for the parts of an epoch, durably; returns its path."""
+    folder = os.path.join(path, layout.PARTS_FOLDER, epoch_folder(epoch))
+    make_folders(disk, folder)
+    return folder
+
+
+def make_work_folder(disk: Disk, path: str) -> None:
+    """Have the folder for the files of work under way."""
+    make_folders(disk, os.path.join(path, layout.PARTS_FOLDER, layout.WORK_FOLDER))
+
+
+def write_part(
+    disk: Disk,
+    path: str,
+    lineage: Lineage,
+    epoch: int,
+    name: str,
+    tables: Mapping[str, pa.Table],
+    said: Mapping[str, Any],
+    *,
+    is_kept: bool = True,
+) -> PartName:
+    """Write a part of an epoch: durable when it returns, or else, if it is not to be kept, among
+    the files of work under way."""
+    body = _encode(tables, said)
+    fields = (epoch, lineage.store, lineage.id, len(body), layout.checksum_of(body), 0)
+    header = layout.seal(layout.PART_HEADER_RECORD, layout.PART_MAGIC, *fields)
+    file = os.path.join(epoch_folder(epoch) if is_kept else layout.WORK_FOLDER, name)
+    target = os.path.join(path, layout.PARTS_FOLDER, file)
+    if is_kept:
+        replace_file(disk, target, header + body)
+    else:
+        _write(disk, target, header, body)
+    mark = int.from_bytes(header[layout.COVERED_BYTES :], "little")
+    return PartName(file, mark, len(header) + len(body))
+
+
+def _write(disk: Disk, target: str, *pieces: bytes) -> None:
+    opened = disk.open(target, "create")
+    try:
+        opened.write(0, *pieces)
+    finally:
+        opened.close()
+
+
+def read_part(disk: Disk, path: str, lineage: Lineage, name: PartName) -> PartContent:
+    """What the part of this name holds; DamageError when it is not there or not the one named."""
+    file = os.path.join(path, layout.PARTS_FOLDER, name.file)
+    body = memoryview(_checked(disk, file, lineage, name))[layout.RECORD_BYTES :]
+    try:
+        return _decode(body)
+    except (ValueError, KeyError, struct.error, pa.ArrowException) as error:
+        what = f"the part cannot be read: {error}"
+        raise layout.damage(file, layout.RECORD_BYTES, what) from error
+
+
+def copy_part(disk: Disk, path: str, to: str, lineage: Lineage, name: PartName) -> None:
+    """Have the same part in the folder of another store, durably; DamageError as `read_part`."""
+    content = _checked(disk, os.path.join(path, layout.PARTS_FOLDER, name.file), lineage, name)
+    target = os.path.join(to, layout.PARTS_FOLDER, name.file)
+    make_folders(disk, os.path.dirname(target))
+    replace_file(disk, target, content)
+
+
+def _checked(disk: Disk, file: str, lineage: Lineage, name: PartName) -> bytes:
+    """The bytes of a part, which are those that were named.
+
+    Its mark tells it from every other one. The history of the store that it was written in may be
+    an older one: a copy of a store has the parts as they were.
+    """
+    try:
+        content = read_file(disk, file)
+    except FileNotFoundError:
+        raise layout.damage(file, 0, "the log names this part, and it is not there") from None
+    header, body = content[: layout.RECORD_BYTES], memoryview(content)[layout.RECORD_BYTES :]
+    try:
+        fields = layout.unseal(layout.PART_HEADER_RECORD, layout.PART_MAGIC, header, file)
+    except DamageError as error:
+        short = len(header) < layout.RECORD_BYTES
+        what = (
+            f"the part ends at byte {len(header)}, in" if short else "the checksum is not that of"
+        )
+        raise layout.damage(file, 0, f"{what} its header") from error
+    if int.from_bytes(header[layout.COVERED_BYTES :], "little") != name.mark:
+        raise layout.damage(file, 0, "it is another part than the one that the log names")
+    if fields[1] != lineage.store:
+        raise layout.damage(file, 0, "the part belongs to another store")
+    if len(body) != fields[3] or layout.checksum_of(body) != fields[4]:
+        raise layout.damage(file, layout.RECORD_BYTES, "the part does not match its checksum")
+    return content
+
+
+def part_files(disk: Disk, path: str, epoch: int) -> list[str]:
+    """The files that are there of an epoch, named or not, as a record would name them."""
+    folder = epoch_folder(epoch)
+    names = _names(disk, os.path.join(path, layout.PARTS_FOLDER, folder))
+    return [os.path.join(folder, name) for name in names]
+
+
+def remove_others(
+    disk: Disk, path: str, epoch: int, named: frozenset[str], run: str | None = None
+) -> list[str]:
+    """Remove the parts of an epoch that are not named, for good; returns which.
+
+    With a run only those of that run: who is not sure to be the only writer must not touch others.
+    """
+    above = os.path.join(path, layout.PARTS_FOLDER)
+    files = [file for file in part_files(disk, path, epoch) if file not in named]
+    others = [os.path.join(above, file) for file in files if _is_of(file, run)]
+    for file in others:
+        _remove(disk, file)
+    if others:
+        disk.sync_folder(os.path.join(above, epoch_folder(epoch)))
+    return others
+
+
+def remove_work(disk: Disk, path: str, run: str | None = None) -> None:
+    """Remove the files of work under way, of one run or of all; if they come back they go again."""
+    folder = os.path.join(path, layout.PARTS_FOLDER, layout.WORK_FOLDER)
+    for name in _names(disk, folder):
+        if _is_of(name, run):
+            _remove(disk, os.path.join(folder, name))
+
+
+def _is_of(name: str, run: str | None) -> bool:
+    return run is None or f"-{run}-" in name
+
+
+def _names(disk: Disk, folder: str) -> list[str]:
+    try:
+        return disk.list(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _remove(disk: Disk, file: str) -> None:
+    with contextlib.suppress(FileNotFoundError):  # a task that is late has just renamed it
+        disk.remove(file)
+
+
+def part_epochs(disk: Disk, path: str) -> list[int]:
+    """The epochs that have a folder of parts, ascending."""
+    names = _names(disk, os.path.join(path, layout.PARTS_FOLDER))
+    return sorted(int(name) for name in names if len(name) == 20 and name.isdecimal())
+
+
+def _encode(tables: Mapping[str, pa.Table], said: Mapping[str, Any]) -> bytes:
+    bodies: list[bytes] = []
+    index: list[tuple[str, int]] = []
+    for name, table in tables.items():
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        body = sink.getvalue().to_pybytes()
+        bodies.append(body + bytes(layout.padded(len(body)) - len(body)))
+        index.append((name, len(bodies[-1])))
+    text = json.dumps({"tables": index, "said": dict(said)}).encode()
+    first = layout.padded(_LENGTH.size + len(text))
+    begin = (_LENGTH.pack(len(text)) + text).ljust(first, b"\0")
+    return b"".join([begin, *bodies])
+
+
+def _decode(body: memoryview) -> PartContent:
+    length = _LENGTH.unpack_from(body)[0]
+    index = json.loads(bytes(body[_LENGTH.size : _LENGTH.size + length]))
+    place, tables = layout.padded(_LENGTH.size + length), {}
+    for name, size in index["tables"]:
+        with pa.ipc.open_stream(pa.py_buffer(body[place : place + size])) as reader:
+            tables[name] = reader.read_all()
+        place += size
+    return PartContent(tables, index["said"])

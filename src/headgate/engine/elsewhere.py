@@ -1,0 +1,63 @@
+"""Elsewhere: who has an engine's rows, and runs its batches, when that is not this process.
+
+The way of a batch is the same up to its order and from its results on; in between it goes to where
+the rows are. Invariant: nothing that ran elsewhere counts before this process's log has named it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+
+import pyarrow as pa
+
+from headgate.engine.ordering import Arranged
+from headgate.engine.terms import Terms
+from headgate.isolation.levels import Execution, Executor
+
+if TYPE_CHECKING:
+    from headgate.engine.journal import Guard, Journal
+    from headgate.engine.memory import Memory
+    from headgate.state.table import Table
+    from headgate.transactions import Transaction
+
+
+# Commit rows of a table that were placed: what the log is to name.
+CommitPlaced = Callable[[str, Mapping[str, pa.RecordBatch]], None]
+
+
+class Elsewhere(Protocol):
+    """Where the rows of an engine are."""
+
+    def begin(
+        self,
+        memory: Memory,
+        journal: Journal,
+        guard: Guard,
+        tables: dict[str, Table],
+        transactions: dict[str, Transaction],
+    ) -> None:
+        """The engine has recovered; refuse what cannot run there before anything does."""
+        ...
+
+    def declared(self) -> dict[str, Any]:
+        """What the manifest is to say of it."""
+        ...
+
+    def refuse(self, what: str) -> NoReturn:
+        """The error for what is not there."""
+        ...
+
+    def execute(
+        self, terms: Terms, arranged: Arranged, executor: Executor, epoch: int
+    ) -> Execution:
+        """Run an arranged batch where its rows are; changes nothing that counts."""
+        ...
+
+    def load(self, name: str, given: Any, mode: str, commit: CommitPlaced) -> int:
+        """Place the first rows of a table, and have them committed."""
+        ...
+
+    def row(self, name: str, key: Any) -> dict[str, Any] | None:
+        """The row with a key at the newest epoch."""
+        ...

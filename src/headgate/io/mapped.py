@@ -1,0 +1,106 @@
+"""Mapped files: arrays on a machine's own disk, which processes map and none of them changes.
+
+A file is written whole under a name of its own and takes its place in one step; who mapped the one
+before keeps that one. What is mapped is private: writing to it changes no file. Nothing is synced:
+a file is of use while the machine runs that wrote it. Invariant: what `map_arrays` gives is what
+`write_arrays` of this run of the machine was given, or nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import secrets
+import struct
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import xxhash
+
+_MAGIC = b"headgate mapped1"
+_HEAD = struct.Struct("<16sQQQ")  # magic, bytes of the words, their checksum, bytes of the file
+_BOOT_FILE = "/proc/sys/kernel/random/boot_id"
+
+
+class MappedArrays(NamedTuple):
+    """What a file holds: words about its arrays, and the arrays themselves, each int64."""
+
+    said: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+
+
+def write_arrays(
+    path: str, said: Mapping[str, Any], arrays: Mapping[str, np.ndarray], room: Mapping[str, int]
+) -> bool:
+    """Write a file; whether it is there now: a disk that is full costs time later, nothing else.
+
+    An array that is to have room behind it has that many words in all, and zeros in the rest.
+    """
+    places, end = {}, mmap.PAGESIZE * 16
+    for name, array in arrays.items():
+        words = max(array.size, room.get(name, 0))
+        places[name] = (end, words)
+        end += -(-8 * words // mmap.PAGESIZE) * mmap.PAGESIZE
+    text = json.dumps({"boot": _boot(), "places": places, "said": dict(said)}).encode()
+    if _HEAD.size + len(text) > mmap.PAGESIZE * 16:
+        return False
+    head = _HEAD.pack(_MAGIC, len(text), xxhash.xxh3_64_intdigest(text), end) + text
+    fresh = f"{path}.{secrets.token_hex(4)}"
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        _write(fresh, head, arrays, places, end)
+        os.replace(fresh, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.remove(fresh)
+        return False
+    return True
+
+
+def _write(
+    path: str,
+    head: bytes,
+    arrays: Mapping[str, np.ndarray],
+    places: Mapping[str, tuple[int, int]],
+    end: int,
+) -> None:
+    with open(path, "xb") as file:
+        file.write(head)
+        for name, array in arrays.items():
+            file.seek(places[name][0])
+            file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        file.truncate(end)  # the room is a hole, and takes no disk
+
+
+def map_arrays(path: str) -> MappedArrays | None:
+    """The arrays of a file, as private memory; None when there is none, or one in doubt."""
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size < _HEAD.size:
+                return None
+            memory = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
+    except OSError:
+        return None
+    magic, length, checksum, end = _HEAD.unpack_from(memory)
+    text = memory[_HEAD.size : _HEAD.size + length] if magic == _MAGIC and end == size else b""
+    if not text or xxhash.xxh3_64_intdigest(text) != checksum:
+        return None
+    words = json.loads(text)
+    if words["boot"] != _boot():
+        return None
+    arrays = {
+        name: np.frombuffer(memory, np.int64, count, begin)
+        for name, (begin, count) in words["places"].items()
+    }
+    return MappedArrays(words["said"], arrays)
+
+
+def _boot() -> str:
+    """Which run of the machine this is: what was not synced does not outlive it."""
+    with contextlib.suppress(OSError), open(_BOOT_FILE, encoding="ascii") as file:
+        return file.read().strip()
+    return ""

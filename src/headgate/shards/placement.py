@@ -1,0 +1,146 @@
+"""Placement: which shard a row belongs to, from its key alone, the same in every process.
+
+A table is placed by the hash of its key, or of the columns of the key that `shard_by` names; a
+replicated one is on every shard, and its rows belong to a part of their own, `everywhere`.
+Invariant: the hash is one of values. Texts go in by their characters, never by their codes, which
+each process gives anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from headgate.engine.declaring.declarations import describe_table
+from headgate.errors import DeclarationError, InputError, shown
+from headgate.state.compiled import numba
+from headgate.state.spaces import Words
+from headgate.state.strings import StringPool
+from headgate.state.table import Access, Table
+from headgate.transactions import Transaction
+
+EVERYWHERE = -1  # as the shard of a row: it is on all of them
+
+
+class Placement:
+    """Where the rows of some tables are, among so many shards."""
+
+    def __init__(self, tables: Mapping[str, Table], count: int) -> None:
+        self.count = count
+        self.everywhere = count  # the part of rows that all shards have
+        self.replicated = frozenset(name for name, table in tables.items() if table.replicate)
+        self._words = {name: _placing_words(table) for name, table in tables.items()}
+        self._tables = dict(tables)
+
+    def part(self, shard: int) -> int:
+        """The part of rows of this shard, as files are named."""
+        return self.everywhere if shard == EVERYWHERE else shard
+
+    def shards(self, table: str, keys: Words, pool: StringPool) -> np.ndarray:
+        """The shard of each key: words of the key's columns x rows, as rows have them."""
+        if table in self.replicated:
+            return np.full(keys.shape[1], EVERYWHERE, np.int64)
+        columns = self._tables[table].key_columns
+        words = [
+            _text_words(keys[place], pool) if columns[place].type.kind == "string" else keys[place]
+            for place in self._words[table]
+        ]
+        found: np.ndarray = _hashed(np.stack(words), self.count)
+        return found
+
+
+def _placing_words(table: Table) -> tuple[int, ...]:
+    names = table.shard_by or table.key
+    return tuple(table.key.index(name) for name in names)
+
+
+def _text_words(codes: np.ndarray, pool: StringPool) -> np.ndarray:
+    """A word for each text that depends on its characters only."""
+    known, places = np.unique(codes, return_inverse=True)
+    texts: Sequence[Any] = pool.texts(known).to_pylist()
+    hashes = [xxhash.xxh3_64_intdigest(text.encode()) for text in texts]
+    found: np.ndarray = np.array(hashes, np.uint64).view(np.int64)[places]
+    return found
+
+
+@numba.njit(cache=True, nogil=True)
+def _hashed(words: np.ndarray, count: int) -> np.ndarray:
+    """The shard of each column of words; the constants are those of splitmix64."""
+    found = np.empty(words.shape[1], np.int64)
+    for row in range(words.shape[1]):
+        mixed = np.uint64(0x9E3779B97F4A7C15)
+        for part in range(words.shape[0]):
+            mixed += np.uint64(words[part, row])
+            mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+            mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+            mixed = mixed ^ (mixed >> np.uint64(31))
+        # The upper half, so that the lower bits, which an index of keys may use, stay even.
+        found[row] = np.int64((mixed >> np.uint64(32)) % np.uint64(count))
+    return found
+
+
+# --- fitness --------------------------------------------------------------------------------------
+# What a program may declare for its rows to be in shards, and what is refused, and why.
+#
+# Invariant: what would give other results over shards than in one process is refused before
+# anything runs. The list is one of what is known to be the same: anything new is refused until it
+# is added.
+
+
+SHARDS_MAX = 1024
+# The parts of a declaration that mean the same wherever a table's rows are.
+_KNOWN = frozenset(
+    ("columns", "key", "check", "index", "unique", "references", "shard_by", "replicate")
+)
+
+
+def check_count(shards: Any) -> int:
+    """The number of shards; InputError unless it is one."""
+    if isinstance(shards, bool) or not isinstance(shards, int) or not 1 <= shards <= SHARDS_MAX:
+        raise InputError(f"shards is a number from 1 to {SHARDS_MAX}, not {shown(shards)}")
+    return shards
+
+
+def refuse_unfit(
+    tables: Mapping[str, Table],
+    transactions: Iterable[Transaction],
+    advice: str = "open the store without shards=",
+) -> None:
+    """Refuse tables and transactions that cannot be in shards yet."""
+    for table in tables.values():
+        others = [name for name in describe_table(table) if name not in _KNOWN]
+        if others:
+            raise DeclarationError(
+                f"table {table.name!r}: {others[0]} is not there for an engine with shards yet; "
+                f"{advice}"
+            )
+    for transaction in transactions:
+        for access in transaction.signature.accesses:
+            if access.window is not None:
+                raise DeclarationError(
+                    f"transaction {transaction.name!r}: a window is not there for an engine with "
+                    f"shards yet; {advice}"
+                )
+
+
+def beyond_shards(transaction: Transaction, tables: Mapping[str, Table]) -> str | None:
+    """Why the events of a transaction need all rows in one place; None when they do not."""
+    bound = {one.parent for table in tables.values() for one in table.references}
+    for access in transaction.signature.accesses:
+        table = access.table
+        what = _beyond_event(access)
+        if what is not None:
+            return f"{transaction.name!r} names rows of {table.name!r} by {what}, which"
+        if table.constraints or table.name in bound:
+            return f"{transaction.name!r} has rows of {table.name!r}, whose constraints"
+    return None
+
+
+def _beyond_event(access: Access) -> str | None:
+    """What an access names its rows by, unless that is columns of the event alone."""
+    if access.is_dynamic:
+        return "a key that is computed"
+    return "a range" if access.span is not None else None

@@ -1,0 +1,436 @@
+"""Sharding: the driver's side of an engine whose rows are in shards.
+
+An epoch in order: find the components of the batch, write each share's events where its task finds
+them, have the shares run, run what visits, read the results, and name the parts. The log record
+that names them is the commit, and belongs to the engine like any other. Invariant: until then
+nothing that any task did is seen by anyone, and what no record names is removed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NoReturn, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from headgate.durability import Store
+from headgate.durability.named_parts import NewImage, NewPart
+from headgate.durability.part_file import (
+    PartName,
+    make_epoch_folder,
+    make_work_folder,
+    part_epochs,
+    remove_others,
+    remove_work,
+    write_part,
+)
+from headgate.engine.elsewhere import CommitPlaced
+from headgate.engine.journal import Guard, Journal
+from headgate.engine.loading import absent_rows, check_rows, fill, made_by_events, read_rows
+from headgate.engine.memory import Memory
+from headgate.engine.ordering import Arranged
+from headgate.engine.terms import Terms
+from headgate.errors import InputError, StoreError, check_invariant
+from headgate.execution.program import Program
+from headgate.isolation.levels import Execution, Executor
+from headgate.shards.components import find_components, homes_alone, touched_rows
+from headgate.shards.placement import EVERYWHERE, beyond_shards, refuse_unfit
+from headgate.shards.planning import (
+    BatchPlan,
+    Costs,
+    plan_at_home,
+    plan_batch,
+    plan_whole,
+    seconds_of,
+)
+from headgate.shards.share import (
+    EVENTS,
+    RESULTS,
+    WANTED,
+    WHOLE,
+    BatchShare,
+    ShardCode,
+    ShareReport,
+    ShareWorker,
+    StreamWords,
+    key_table,
+    place_rows,
+    shards_of,
+)
+from headgate.shards.warm import Source
+from headgate.state.fitting import one_array
+from headgate.state.table import Table
+from headgate.transactions import Transaction
+
+# Rows of so many bytes may be in the driver, too, where that is faster.
+DRIVER_BYTES_MAX = 1 << 28
+FORMAT = 6  # of declarations that say how many shards there are
+
+
+class ShareTasks(Protocol):
+    """Whoever runs shares somewhere: each at least once, and reports one of its runs."""
+
+    def begin(self, code: ShardCode) -> int:
+        """Take the code of the program; returns how many tasks run at once."""
+        ...
+
+    def run(self, shares: Sequence[BatchShare]) -> list[ShareReport]:
+        """Run shares, all of one kind, and return a report for each, in their order."""
+        ...
+
+    def place(self, frame: Any, share: BatchShare, table: str) -> list[ShareReport]:
+        """Place the rows of a frame that is spread over processes: a report for each shard."""
+        ...
+
+    def is_frame(self, given: Any) -> bool:
+        """Whether these are rows that are spread over processes."""
+        ...
+
+
+class Sharding:
+    """The rows of one engine in shards, and the way of its batches to them."""
+
+    def __init__(self, tasks: ShareTasks, count: int, driver_bytes_max: int | None = None) -> None:
+        self.tasks, self._count = tasks, count
+        self._driver_bytes_max = DRIVER_BYTES_MAX if driver_bytes_max is None else driver_bytes_max
+        self._costs = Costs()
+
+    def declared(self) -> dict[str, Any]:
+        return {"shards": self._count, "format": FORMAT}
+
+    def refuse(self, what: str) -> NoReturn:
+        raise InputError(
+            f"{what} is not there for an engine with shards yet: leave it out, or open a store "
+            "without shards="
+        )
+
+    def begin(
+        self,
+        memory: Memory,
+        journal: Journal,
+        guard: Guard,
+        tables: dict[str, Table],
+        transactions: dict[str, Transaction],
+    ) -> None:
+        store = journal.store
+        if store is None:
+            self.refuse("shards= with path=None")
+        refuse_unfit(tables, transactions.values())
+        self._memory, self._guard = memory, guard
+        self.source = Source(store.disk, store.path, store.lineage)
+        self._run = f"{store.disk.token():016x}"
+        code = ShardCode(tables, transactions, self._count)
+        self._placement, self._mark, self._tables = code.placement, code.mark, tables
+        self.worker = ShareWorker(code, store.disk)
+        self._tidy_all(store)
+        make_work_folder(store.disk, store.path)
+        self._costs = Costs(tasks=self.tasks.begin(code))
+        # Other code, or a folder that is not seen, is told before anything runs.
+        asked = range(self._costs.tasks)
+        checked(self.tasks.run([self.share(memory.epoch, number, None) for number in asked]))
+
+    def _tidy_all(self, store: Store) -> None:
+        """Remove what no record names; only who has just taken the store may judge that."""
+        source, last = self.source, self._memory.epoch
+        remove_work(source.disk, source.path)
+        for epoch in part_epochs(source.disk, source.path):
+            if epoch > last:
+                remove_others(source.disk, source.path, epoch, frozenset())
+        store.sweep_parts(name.file for name in self._memory.parts.names())
+
+    def share(self, epoch: int, number: int, shard: int | None, **more: Any) -> BatchShare:
+        histories = {} if shard is None else self._histories(shard)
+        source = self.source
+        return BatchShare(
+            source.path, source.lineage, epoch, self._run, number, self._mark, shard, histories,
+            **more,
+        )  # fmt: skip
+
+    def _histories(self, shard: int) -> dict[int, Any]:
+        parts = list(range(self._count)) if shard == WHOLE else [shard]
+        if self._placement.replicated:
+            parts.append(self._placement.everywhere)
+        return {part: self._memory.parts.history(part) for part in parts}
+
+    # --- a batch ------------------------------------------------------------------------------
+
+    def execute(
+        self, terms: Terms, arranged: Arranged, executor: Executor, epoch: int
+    ) -> Execution:
+        if terms.record is not None:
+            self.refuse("record=")
+        program = executor.program
+        plan = self._plan(terms, arranged, program)
+        executor.decisions.append(plan.decision)
+        epoch_run = _EpochRun(self, terms, arranged, plan, epoch)
+        reports = epoch_run.run()
+        execution = epoch_run.gathered(program, reports)
+        named = self._name(epoch, [report for _, report in reports])
+        return replace(execution, named=named)
+
+    def _plan(self, terms: Terms, arranged: Arranged, program: Program) -> BatchPlan:
+        order, costs = arranged.order, self._costs
+        for transaction in terms.route.transactions:
+            why = beyond_shards(transaction, self._tables)
+            if why is not None:
+                return plan_whole(order, f"{why} may lead to rows of any shard")
+        given = (arranged.works, order, self._tables, self._placement, program.pool)
+        homes = homes_alone(*given)
+        if homes is not None:
+            plan = plan_at_home(homes, order)
+        else:
+            components = find_components(touched_rows(*given), len(arranged.route), self._placement)
+            plan = plan_batch(components, order, costs)
+        expected = seconds_of(plan, costs)
+        here = costs.whole_seconds(len(order))
+        if expected is None or here is None or not self._fits_here() or here > 0.95 * expected:
+            return plan
+        why = (
+            f"they take the driver {here * 1e3:.0f} ms, and executors {expected * 1e3:.0f}, "
+            f"{(costs.job or 0) * 1e3:.0f} of them for a job"
+        )
+        return plan_whole(order, why)
+
+    def _fits_here(self) -> bool:
+        """Whether the driver may hold all rows: about their words, and those of an index."""
+        counts = self._memory.counts()
+        words = {name: 4 + len(list(table.schema)) for name, table in self._tables.items()}
+        return sum(8 * words[name] * counts[name] for name in words) <= self._driver_bytes_max
+
+    def _name(self, epoch: int, reports: Iterable[ShareReport]) -> dict[str, pa.RecordBatch]:
+        """What the log is to name of an epoch; all else of it is removed."""
+        parts, images = [], []
+        for report in reports:
+            if report.part is not None and report.grown:
+                parts.append(NewPart(report.part, report.grown))
+            for part, name in report.images.items():
+                digest = self._memory.parts.history(part).digest
+                images.append(NewImage(name, part, digest))
+        named = self._memory.parts.note(epoch, parts, images)
+        source = self.source
+        files = self._memory.parts.files(epoch)
+        remove_others(source.disk, source.path, epoch, files, self._run)
+        remove_work(source.disk, source.path, self._run)
+        return named
+
+    def note_costs(self, reports: Sequence[ShareReport], seconds: float) -> None:
+        """Learn from a job what an event and a job cost."""
+        events = sum(report.events for report in reports)
+        ran = sum(report.seconds for report in reports)
+        longest = max((report.seconds for report in reports), default=0.0)
+        at_once = min(self._costs.tasks, max(1, len(reports)))
+        each = ran / events if events else None
+        # Shares of one task run one after another: only what is beyond that is the job's own.
+        self._costs = self._costs.noted(each, max(0.0, seconds - max(longest, ran / at_once)))
+
+    def note_whole(self, report: ShareReport, seconds: float) -> None:
+        """Learn from a batch in the driver what an event costs, and what a batch does."""
+        each = report.seconds / report.events if report.events else None
+        self._costs = self._costs.noted(each, None, max(0.0, seconds - report.seconds))
+
+    # --- loading ------------------------------------------------------------------------------
+
+    def load(self, name: str, given: Any, mode: str, commit: CommitPlaced) -> int:
+        memory, table = self._memory, self._tables[name]
+        # What must hold over several rows is seen where all rows are.
+        is_frame = self.tasks.is_frame(given) and not table.constraints and mode != "missing"
+        count = memory.counts()[name]
+        if mode != "missing" and (memory.is_loaded(name) or count):
+            if not is_frame:
+                complete = read_rows(table, given)
+                check_rows(table, complete)
+                if not complete.num_rows:
+                    return 0
+            if mode == "once" and not memory.is_loaded(name):
+                raise made_by_events(name, count)
+            return 0
+        epoch = memory.epoch + 1
+        make_epoch_folder(self.source.disk, self.source.path, epoch)
+        reports = self._place_frame(epoch, given, name) if is_frame else (
+            self._place(epoch, table, given, mode)
+        )  # fmt: skip
+        loaded = sum(report.events for report in reports)
+        if loaded:
+            commit(name, self._name(epoch, reports))
+        return loaded
+
+    def _place_frame(self, epoch: int, frame: Any, name: str) -> list[ShareReport]:
+        return checked(self.tasks.place(frame, self.share(epoch, 0, None), name))
+
+    def _place(self, epoch: int, table: Table, given: Any, mode: str) -> list[ShareReport]:
+        """Rows that are in this process, written as a part for each shard."""
+        complete = read_rows(table, given)
+        if mode == "missing" or table.constraints:
+            complete = self._checked_here(epoch, table, complete, mode)
+        else:
+            check_rows(table, complete)
+        return place_rows(self.worker, self.share(epoch, 0, None), table, complete, "driver")
+
+    def _checked_here(self, epoch: int, table: Table, complete: pa.Table, mode: str) -> pa.Table:
+        """The rows that are to come, if all rows together are sound then."""
+        tables = self.worker.rows_of(self.share(epoch, 0, WHOLE)).tables
+        try:
+            if mode == "missing":
+                complete = absent_rows(tables[table.name], complete)
+            fill(tables[table.name], complete, epoch, tables)
+        finally:
+            self.worker.held.forget()  # its copy has rows that no record names
+        return complete
+
+    # --- reading ------------------------------------------------------------------------------
+
+    def row(self, name: str, key: Any) -> dict[str, Any] | None:
+        table = self._tables[name]
+        keys = key_table(table, key)
+        shard = int(shards_of(self._placement, table, keys)[0])
+        shard = 0 if shard == EVERYWHERE else shard
+        epoch = self._memory.epoch
+        self._guard.wait(epoch)  # what is seen is durable
+        asked = self.give(epoch, 0, {f"{WANTED}/0/{name}": keys})
+        report = checked(self.tasks.run([self.share(epoch, 0, shard, given=asked)]))[0]
+        rows = self.source.read(report.wanted[0]).tables[name].to_pylist()
+        remove_work(self.source.disk, self.source.path, self._run)
+        return rows[0] if rows else None
+
+    def give(self, epoch: int, number: int, tables: Mapping[str, pa.Table]) -> PartName:
+        """Write what a task is to read."""
+        source, name = self.source, f"given-{self._run}-{epoch}-{number}"
+        return write_part(
+            source.disk, source.path, source.lineage, epoch, name, tables, {}, is_kept=False
+        )
+
+
+class _EpochRun:
+    """One batch on its way to the shards and back."""
+
+    def __init__(
+        self, sharding: Sharding, terms: Terms, arranged: Arranged, plan: BatchPlan, epoch: int
+    ) -> None:
+        self._sharding, self._arranged, self._plan, self._epoch = sharding, arranged, plan, epoch
+        self._words, self._terms = StreamWords.of(terms), terms
+        self._columns = self._words.terms(sharding.worker.code.transactions).columns
+
+    def run(self) -> list[tuple[np.ndarray, ShareReport]]:
+        """Run all shares; the event rows of each, and what it reported."""
+        sharding, plan = self._sharding, self._plan
+        make_epoch_folder(sharding.source.disk, sharding.source.path, self._epoch)
+        if plan.is_whole:
+            return [(self._arranged.order, self._whole())]
+        nothing = np.zeros(0, np.int64)
+        rows = [plan.homes.get(shard, nothing) for shard in plan.shards]
+        shares = [
+            self._home(number, shard, rows[number]) for number, shard in enumerate(plan.shards)
+        ]
+        reports = self._job(shares) if shares else []
+        found = list(zip(rows, reports, strict=True))
+        visits = [self._visit(len(shares) + number, number, reports) for number in plan.visits]
+        if plan.in_driver:
+            reports = checked([sharding.worker.run(share, "driver") for share in visits])
+        else:
+            reports = self._job(visits) if visits else []
+        return found + list(zip(plan.visits.values(), reports, strict=True))
+
+    def _whole(self) -> ShareReport:
+        """Run all events in this process, over the rows of all shards."""
+        began, sharding = time.perf_counter(), self._sharding
+        share = sharding.share(self._epoch, 0, WHOLE, words=self._words)
+        given = self._events(self._arranged.order)
+        report = checked([sharding.worker.run(share, "driver", given)])[0]
+        sharding.note_whole(report, time.perf_counter() - began)
+        return report
+
+    def _job(self, shares: Sequence[BatchShare]) -> list[ShareReport]:
+        began = time.perf_counter()
+        reports = checked(self._sharding.tasks.run(shares))
+        self._sharding.note_costs(reports, time.perf_counter() - began)
+        return reports
+
+    def _events(self, rows: np.ndarray) -> dict[str, pa.Table]:
+        if not len(rows):
+            return {}
+        return {EVENTS: self._arranged.events.select(self._columns).take(rows)}
+
+    def _home(self, number: int, shard: int, rows: np.ndarray) -> BatchShare:
+        wanted = self._plan.wanted.get(shard, {})
+        tables = {f"{WANTED}/{name}": keys for name, keys in wanted.items()}
+        given = self._sharding.give(self._epoch, number, {**self._events(rows), **tables})
+        return self._sharding.share(self._epoch, number, shard, words=self._words, given=given)
+
+    def _visit(self, share: int, number: int, reports: Sequence[ShareReport]) -> BatchShare:
+        rows = tuple(one.wanted[number] for one in reports if number in one.wanted)
+        given = self._sharding.give(self._epoch, share, self._events(self._plan.visits[number]))
+        return self._sharding.share(
+            self._epoch, share, None, words=self._words, given=given, rows=rows
+        )
+
+    def gathered(
+        self, program: Program, reports: Sequence[tuple[np.ndarray, ShareReport]]
+    ) -> Execution:
+        """What all shares gave, by position."""
+        order, events = self._arranged.order, len(self._arranged.route)
+        ran = [(rows, report) for rows, report in reports if len(rows)]
+        together = np.concatenate([*(rows for rows, _ in ran), np.zeros(0, np.int64)])
+        check_invariant(len(together) == len(order), "an event ran in no share, or in two")
+        places = np.full(events, -1, np.int64)
+        places[together] = np.arange(len(together))
+        back = places[order]  # position -> place among the results of all shares
+        results = [self._results(report) for _, report in ran]
+        if not results:
+            return self._nothing(program)
+        found = pa.concat_tables(results, promote_options="default").combine_chunks()
+        outcome, reason = _codes(results, program)
+        made = {
+            name: self._with_aside(one_array(found.column(name)).take(pa.array(back)))
+            for name in (*self._terms.outputs, *self._terms.updated)
+        }
+        fixed = program.fixed_reasons
+        return Execution(outcome[back], reason[back], fixed, {}, {}, made=made)
+
+    def _results(self, report: ShareReport) -> pa.Table:
+        if report.table is not None:
+            return report.table
+        if report.results is None:
+            raise StoreError("a task reported no results")
+        return self._sharding.source.read(report.results).tables[RESULTS]
+
+    def _with_aside(self, array: pa.Array) -> pa.Array:
+        """Events that did not run have no output."""
+        aside = len(self._arranged.aside)
+        return pa.concat_arrays([array, pa.nulls(aside, array.type)]) if aside else array
+
+    def _nothing(self, program: Program) -> Execution:
+        """No event ran."""
+        columns = {**self._terms.outputs, **self._terms.updated}
+        aside = len(self._arranged.aside)
+        made = {name: pa.nulls(aside, one.type.arrow) for name, one in columns.items()}
+        none = np.zeros(0, np.int64)
+        return Execution(none.astype(np.int8), none, program.fixed_reasons, {}, {}, made=made)
+
+
+def _codes(results: Sequence[pa.Table], program: Program) -> tuple[np.ndarray, np.ndarray]:
+    """The outcomes and reasons of results, one table after another, as codes of this program."""
+    outcomes, reasons = [], []
+    fixed = {text: -1 - number for number, text in enumerate(program.fixed_reasons)}
+    for table in results:
+        words = one_array(table.column("reason"))
+        outcomes.append(one_array(table.column("outcome")).indices.to_numpy().astype(np.int8))
+        texts = words.dictionary.to_pylist()
+        others = [text for text in texts if text not in fixed]
+        with program.lock:
+            codes = program.pool.intern(pa.array(others, pa.string())).tolist()
+        known = {**dict(zip(others, codes, strict=True)), **fixed}
+        numbers = np.array([*(known[text] for text in texts), 0], np.int64)
+        places = words.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)
+        reasons.append(numbers[places.astype(np.int64)])
+    return np.concatenate(outcomes), np.concatenate(reasons)
+
+
+def checked(reports: list[ShareReport]) -> list[ShareReport]:
+    """The reports; the first error among them is raised as if it had happened here."""
+    for report in reports:
+        if report.error is not None:
+            raise report.error
+    return reports

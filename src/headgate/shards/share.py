@@ -1,0 +1,448 @@
+"""Shares: the part of a batch that one task runs, wherever that is, and what it hands back.
+
+A share of a shard brings the shard's rows to the epoch before, hands out the rows that events of
+other shards need, runs its own events in their order, and writes what they changed as a part. A
+visiting share has no shard: it is given rows of several, runs the events that need them together,
+and writes what they changed, for each shard its own. The code is the engine's: the same arranger,
+programs, kernels and results. Invariant: a share changes nothing but files of its own name; run
+again, or twice at once, it gives the same.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from headgate.compiling.cache import fingerprint, signature_form
+from headgate.durability.lineage import Lineage
+from headgate.durability.named_parts import PartHistory
+from headgate.durability.part_file import PartName, write_part
+from headgate.engine.ordering import arranger_of
+from headgate.engine.results import build_results
+from headgate.engine.routing import Route
+from headgate.engine.terms import Terms
+from headgate.errors import HeadgateError, InputError, StoreError
+from headgate.io import Disk, RealDisk
+from headgate.isolation.levels import Execution
+from headgate.parallel.scheme import SERIAL
+from headgate.query.point import key_words
+from headgate.shards.placement import Placement
+from headgate.shards.warm import (
+    GONE,
+    ROWS,
+    Brought,
+    Held,
+    HeldShards,
+    ShardRows,
+    Source,
+    Tentative,
+    WarmFiles,
+    bring,
+    size_of,
+)
+from headgate.state.columns import to_arrow, to_stored
+from headgate.state.layout import HEADER_ALIVE
+from headgate.state.rows import TableRows, stored_column
+from headgate.state.spaces import Slots
+from headgate.state.strings import StringPool
+from headgate.state.table import Table
+from headgate.transactions import Transaction
+
+EVENTS = "events"
+WANTED = "wanted"
+RESULTS = "results"
+WHOLE = -1  # as the shard of a share: all of them, for a batch in the driver
+# An image is written when what there is to read behind the last one has grown beyond this, and
+# beyond the rows themselves: then a copy that is rebuilt reads each row about twice. A file takes
+# as long to open as so many bytes to read: so small parts, as calls make them, do not pile up.
+IMAGE_BYTES_MIN = 1 << 22
+PART_BYTES = 1 << 16
+
+
+class ShardCode(NamedTuple):
+    """What a program declares, as it goes to other processes."""
+
+    tables: Mapping[str, Table]
+    transactions: Mapping[str, Transaction]
+    shards: int
+
+    @property
+    def placement(self) -> Placement:
+        return Placement(self.tables, self.shards)
+
+    @property
+    def mark(self) -> str:
+        """A digest of the code and of all that runs it; the same in every process, or refused."""
+        signatures = [one.signature for one in self.transactions.values()]
+        declared = tuple(signature_form(one) for one in signatures)
+        mark = fingerprint(declared, tuple(one.function for one in signatures), self.shards)
+        return mark or f"{platform.python_version()} {sys.version}"
+
+
+class StreamWords(NamedTuple):
+    """What was said of the stream of a batch, as far as those who run it must know."""
+
+    transactions: tuple[str, ...]
+    values: tuple[tuple[Any, str], ...]
+    column: str | None
+    updates: bool
+
+    @classmethod
+    def of(cls, terms: Terms) -> StreamWords:
+        route = terms.route
+        names = tuple(one.name for one in route.transactions)
+        values = tuple((value, one.name) for value, one in route.values)
+        return cls(names, values, route.column, terms.updates)
+
+    def terms(self, known: Mapping[str, Transaction]) -> Terms:
+        """Terms under which events run in the order in which they come."""
+        values = tuple((value, known[name]) for value, name in self.values)
+        route = Route(tuple(known[name] for name in self.transactions), values, self.column)
+        return Terms(route, (), None, "reject", None, SERIAL, updates=self.updates)
+
+
+@dataclass(frozen=True)
+class BatchShare:
+    """What one task is to do for an epoch."""
+
+    path: str
+    lineage: Lineage
+    epoch: int
+    run: str  # of the process that commits
+    number: int  # among the shares of the epoch
+    mark: str  # of the code
+    shard: int | None  # or WHOLE; None: a visiting share
+    histories: Mapping[int, PartHistory] = field(default_factory=dict)
+    words: StreamWords | None = None
+    given: PartName | None = None  # its events, and the keys of rows that others want
+    rows: tuple[PartName, ...] = ()  # of a visiting share: where its rows are
+
+
+@dataclass(frozen=True)
+class ShareReport:
+    """What a task did."""
+
+    number: int
+    part: PartName | None = None  # what its events changed, if anything
+    results: PartName | None = None  # what became of its events
+    table: pa.Table | None = None  # the same, of a share in the driver
+    grown: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    wanted: Mapping[int, PartName] = field(default_factory=dict)  # by visiting share: its rows
+    images: Mapping[int, PartName] = field(default_factory=dict)  # by part of rows
+    how: str = ""
+    events: int = 0
+    seconds: float = 0.0  # that its events took
+    place: str = ""
+    error: HeadgateError | None = None
+
+
+class ShareWorker:
+    """A process that runs shares: its code, its disk and the shards that it holds."""
+
+    def __init__(
+        self, code: ShardCode, disk: Disk | None = None, files: WarmFiles | None = None
+    ) -> None:
+        self.code, self._files = code, files
+        self.disk: Disk = disk if disk is not None else RealDisk()
+        self.held = HeldShards()
+        self.placement = code.placement
+        self._terms: dict[str, Terms] = {}
+
+    @cached_property
+    def mark(self) -> str:
+        return self.code.mark
+
+    @cached_property
+    def _visitor(self) -> ShardRows:
+        return ShardRows(self.code.tables, self.code.transactions.values())
+
+    def run(
+        self, share: BatchShare, attempt: str, given: Mapping[str, pa.Table] | None = None
+    ) -> ShareReport:
+        """Do what a share says; what is wrong with it comes back in the report.
+
+        Who is in the same process may hand over what is given itself.
+        """
+        try:
+            self._check(share)
+            if share.shard is None:
+                return self._visit(share, attempt)
+            return self._stay(share, share.shard, attempt, given)
+        except HeadgateError as error:
+            return ShareReport(share.number, error=error.with_traceback(None), place=here())
+
+    def _check(self, share: BatchShare) -> None:
+        """Refuse to run anything with other code, or where the store is not."""
+        if self.mark != share.mark:
+            raise StoreError(
+                f"the executor at {here()} has another Python, another Headgate or other versions "
+                "of the program's code than the driver: install the same on all of them "
+                f"(Python {platform.python_version()} there), and open the store again"
+            )
+        folder = os.path.join(share.path, "parts")
+        if not self.disk.exists(folder):
+            raise InputError(
+                f"the executor at {here()} does not see the store's folder {share.path}: put the "
+                "store into a folder that the driver and all executors share under one path"
+            )
+
+    def rows_of(self, share: BatchShare) -> ShardRows:
+        """The rows of a share's shard at the epoch before it, to be looked at."""
+        return self._brought(share, share.shard or 0)[0]
+
+    def _brought(self, share: BatchShare, shard: int) -> tuple[ShardRows, Brought]:
+        """The rows of a shard, out of the hands of all others."""
+        key = _key(share, shard)
+        rows = self.held.take(key)
+        if rows is None:
+            rows = ShardRows(self.code.tables, self.code.transactions.values())
+        source = Source(self.disk, share.path, share.lineage)
+        restore = None if self._files is None else partial(self._files.restore, key)
+        return rows, bring(rows, source, share.histories, restore)
+
+    def _stay(
+        self, share: BatchShare, shard: int, attempt: str, given: Mapping[str, pa.Table] | None
+    ) -> ShareReport:
+        rows, brought = self._brought(share, shard)
+        source = Source(self.disk, share.path, share.lineage)
+        task = _Task(self, share, rows, attempt, source)
+        images = task.images(shard)
+        if self._files is not None:
+            # A file that is older than the image is of no use: so it is written with the image.
+            is_now = bool(images) or brought.how == "rebuilt"
+            self._files.keep(_key(share, shard), rows, now=is_now)
+        if given is None:
+            given = source.read(share.given).tables if share.given is not None else {}
+        wanted = task.hand_out(given)
+        report = task.run_events(given.get(EVENTS))
+        self.held.keep(_key(share, shard), rows)
+        return replace(report, wanted=wanted, images=images, how=brought.how)
+
+    def _visit(self, share: BatchShare, attempt: str) -> ShareReport:
+        rows, source = self._visitor, Source(self.disk, share.path, share.lineage)
+        rows.clear()
+        for name in share.rows:
+            for table, given in source.read(name).tables.items():
+                rows.put(table, given, 0)
+        task = _Task(self, share, rows, attempt, source)
+        given = source.read(share.given).tables if share.given is not None else {}
+        report = task.run_events(given.get(EVENTS))
+        rows.clear()
+        rows.settle()
+        return replace(report, how="visiting")
+
+    def terms(self, words: StreamWords) -> Terms:
+        """The terms of these words, made once."""
+        key = repr(words)  # 1 and True are two values
+        if key not in self._terms:
+            self._terms[key] = words.terms(self.code.transactions)
+        return self._terms[key]
+
+
+def _key(share: BatchShare, shard: int) -> Held:
+    return (share.lineage.store, share.lineage.id, share.mark, shard)
+
+
+class _Task:
+    """One share at work: where its rows are, and under which names it writes."""
+
+    def __init__(
+        self, worker: ShareWorker, share: BatchShare, rows: ShardRows, attempt: str, source: Source
+    ) -> None:
+        self._worker, self._share, self._rows = worker, share, rows
+        self._source = source
+        whose = {None: "visit", WHOLE: "whole"}.get(share.shard, f"{share.shard or 0:05d}")
+        self._begin = f"{whose}-{share.run}-{share.epoch}-{share.number}-{attempt}"
+
+    def _write(
+        self, kind: str, tables: Mapping[str, pa.Table], *, is_kept: bool = True
+    ) -> PartName:
+        source, name = self._source, f"{self._begin}.{kind}"
+        return write_part(
+            source.disk, source.path, source.lineage, self._share.epoch, name, tables,
+            {"shard": self._share.shard}, is_kept=is_kept,
+        )  # fmt: skip
+
+    def images(self, shard: int) -> dict[int, PartName]:
+        """All rows as they are before the epoch, of the parts of rows where that is due.
+
+        Of what all shards have, the first one sees to it.
+        """
+        if self._share.words is None:  # no epoch comes of it that could name them
+            return {}
+        parts = [part for part in self._share.histories if part == shard or shard <= 0]
+        return {part: self._image(part) for part in parts if self._is_due(part)}
+
+    def _is_due(self, part: int) -> bool:
+        history = self._share.histories[part]
+        behind = history.bytes + PART_BYTES * sum(len(link.parts) for link in history.links)
+        shards = self._worker.placement.count if self._share.shard == WHOLE else 1
+        return behind >= IMAGE_BYTES_MIN and behind >= size_of(self._rows) // shards // 2
+
+    def _image(self, part: int) -> PartName:
+        placement = self._worker.placement
+        tables = {
+            f"{ROWS}/{part}/{name}": pa.Table.from_batches([rows.arrow(self._of(part, rows))])
+            for name, rows in self._rows.tables.items()
+            if (name in placement.replicated) == (part == placement.everywhere) and len(rows)
+        }
+        return self._write(f"image-{part}.part", tables)
+
+    def _of(self, part: int, rows: TableRows) -> Slots:
+        """The live rows of a part of rows; a share of all shards has those of others, too."""
+        slots = _alive(rows)
+        if self._share.shard != WHOLE or part == self._worker.placement.everywhere:
+            return slots
+        mine: Slots = slots[self._placed(rows, slots) == part]
+        return mine
+
+    def hand_out(self, given: Mapping[str, pa.Table]) -> dict[int, PartName]:
+        """The rows that visiting shares want of this shard, by the number of the share."""
+        found: dict[int, dict[str, pa.Table]] = {}
+        for name, keys in given.items():
+            kind, _, rest = name.partition("/")
+            if kind == WANTED:
+                number, _, table = rest.partition("/")
+                slots = self._rows.find(table, keys)
+                rows = self._rows.tables[table].arrow(slots[slots >= 0])
+                found.setdefault(int(number), {})[table] = pa.Table.from_batches([rows])
+        return {
+            number: self._write(f"rows-{number}", tables, is_kept=False)
+            for number, tables in found.items()
+        }
+
+    def run_events(self, events: pa.Table | None) -> ShareReport:
+        """Run the events in the order in which they are, and write what they changed."""
+        share, words = self._share, self._share.words
+        if events is None or words is None:
+            return ShareReport(share.number, place=here())
+        terms = self._worker.terms(words)
+        executor = self._rows.executor(terms.route.transactions, updates=words.updates)
+        program = executor.program
+        began = time.perf_counter()
+        arranged = arranger_of(terms, program).arrange(events, None)
+        program.resolve(arranged.works)
+        execution = executor.execute(
+            arranged.works, arranged.order, arranged.route, share.epoch, SERIAL
+        )
+        results, _ = build_results(terms, arranged, execution, program)
+        seconds = time.perf_counter() - began
+        table, told = pa.Table.from_batches([results]), None
+        if share.shard != WHOLE:
+            told = self._write("results", {RESULTS: table}, is_kept=False)
+        changes, grown = self._changes(execution)
+        part = self._write("part", changes) if grown else None
+        if part is not None:
+            self._rows.tentative = Tentative(part.file, frozenset(grown))
+            self._rows.behind += part.bytes
+        self._rows.settle()
+        return ShareReport(
+            share.number, part, told, table if told is None else None, grown,
+            events=events.num_rows, seconds=seconds, place=here(),
+        )  # fmt: skip
+
+    def _changes(
+        self, execution: Execution
+    ) -> tuple[dict[str, pa.Table], dict[int, dict[str, int]]]:
+        """The changed rows by the part of rows that they belong to, and how much each has grown."""
+        tables: dict[str, pa.Table] = {}
+        grown: dict[int, dict[str, int]] = {}
+        for name, slots in execution.changed.items():
+            rows = self._rows.tables[name]
+            created = np.concatenate([*rows.created, slots[:0]])
+            alive = (rows.words[slots, 0] & HEADER_ALIVE) != 0
+            is_new = np.isin(slots, created)
+            shards = self._placed(rows, slots)
+            for shard in np.unique(shards).tolist():
+                part, mine = self._worker.placement.part(shard), shards == shard
+                there, gone = slots[mine & alive], slots[mine & ~alive]
+                if len(there):
+                    tables[f"{ROWS}/{part}/{name}"] = pa.Table.from_batches([rows.arrow(there)])
+                if len(gone):
+                    tables[f"{GONE}/{part}/{name}"] = keys_of(rows, gone)
+                more = np.count_nonzero(mine & alive & is_new)
+                less = np.count_nonzero(mine & ~alive & ~is_new)
+                grown.setdefault(part, {})[name] = int(more) - int(less)
+            rows.note_changed(slots)
+        return tables, grown
+
+    def _placed(self, rows: TableRows, slots: Slots) -> np.ndarray:
+        """The shard that each of these rows belongs to."""
+        words = rows.words[slots, 1 : 1 + len(rows.table.key)].T
+        placement = self._worker.placement
+        return placement.shards(rows.table.name, np.ascontiguousarray(words), rows.pool)
+
+
+def keys_of(rows: TableRows, slots: Slots) -> pa.Table:
+    """The keys of the rows in these slots, whether they are alive or not."""
+    arrays = [
+        to_arrow(stored_column(rows.column(one.name, slots), one.type), one.type, rows.pool)
+        for one in rows.table.key_columns
+    ]
+    return pa.table(arrays, names=[one.name for one in rows.table.key_columns])
+
+
+def _alive(rows: TableRows) -> Slots:
+    found: Slots = np.flatnonzero(rows.words[: rows.count, 0] & HEADER_ALIVE)
+    return found
+
+
+def here() -> str:
+    """This process, as a message names it."""
+    return f"{socket.gethostname()}, process {os.getpid()}"
+
+
+# --- placing --------------------------------------------------------------------------------------
+# Rows that a user hands in, as parts of the shards that they belong to.
+#
+# Invariant: a row is written to the part of the shard that its key says, and to no other.
+
+
+def shards_of(placement: Placement, table: Table, rows: pa.Table) -> np.ndarray:
+    """The shard of each of these rows, which have at least the columns of the key."""
+    pool = StringPool()
+    keys = TableRows(table, pool).key_words(
+        [
+            to_stored(rows.column(one.name), one.type, pool, f"table {table.name!r}").values
+            for one in table.key_columns
+        ]
+    )
+    return placement.shards(table.name, keys, pool)
+
+
+def place_rows(
+    worker: ShareWorker, share: BatchShare, table: Table, rows: pa.Table, attempt: str
+) -> list[ShareReport]:
+    """Write new rows of a table as parts, one for each shard that gets any."""
+    shards, reports = shards_of(worker.placement, table, rows), []
+    for shard in np.unique(shards).tolist():
+        part = worker.placement.part(shard)
+        mine = rows.filter(pa.array(shards == shard))
+        name = write_part(
+            worker.disk, share.path, share.lineage, share.epoch,
+            f"{part:05d}-{share.run}-{share.epoch}-{share.number}-{attempt}.part",
+            {f"{ROWS}/{part}/{table.name}": mine}, {"shard": part},
+        )  # fmt: skip
+        grown = {part: {table.name: mine.num_rows}}
+        reports.append(ShareReport(share.number, name, grown=grown, events=mine.num_rows))
+    return reports
+
+
+def key_table(table: Table, key: Any) -> pa.Table:
+    """A key as a user gives it, as a table of one row; refused is what no engine takes for one."""
+    rows = TableRows(table, StringPool(), is_indexed=False)
+    arrays = [
+        to_arrow(stored_column(np.array([word]), one.type), one.type, rows.pool)
+        for word, one in zip(key_words(rows, key), table.key_columns, strict=True)
+    ]
+    return pa.table(arrays, names=list(table.key))

@@ -1,0 +1,362 @@
+"""Warm shards: the rows of a shard in the memory of a process that had them, or in its file.
+
+They are a copy, and never the only one: the store's parts are what counts. A copy is known by the
+digests of its parts of rows, and brought forward by the changes that the log has named since. When
+it is not there, or its digest is none that the shard ever had, since it holds what was never
+committed, it is mapped from the executor's file, or else made from the store. A
+batch runs in the copy itself; until the log has named what it did, the copy is tentative, and who
+finds it unnamed later throws it away.
+
+Invariant: rows that a batch is given are exactly those of the epoch before it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from headgate.durability.lineage import Lineage
+from headgate.durability.named_parts import NOTHING, Link, PartHistory
+from headgate.durability.part_file import PartContent, PartName, read_part
+from headgate.engine.memory import POOL_SLACK
+from headgate.execution.program import Program
+from headgate.io import Disk
+from headgate.io.mapped import map_arrays, write_arrays
+from headgate.isolation.levels import Executor
+from headgate.state.columns import to_stored
+from headgate.state.layout import HEADER_ALIVE
+from headgate.state.rows import TableRows
+from headgate.state.spaces import Slots
+from headgate.state.stored_names import Storage
+from headgate.state.strings import StringPool
+from headgate.state.table import Table
+from headgate.transactions import Transaction
+
+ROWS = "rows"
+GONE = "gone"
+
+
+class Tentative(NamedTuple):
+    """What ran in a copy and is committed only if the log names it."""
+
+    file: str
+    parts: frozenset[int]  # the parts of rows that it changed
+
+
+class ShardRows:
+    """The rows of a shard, or of none, in this process, and who runs transactions over them."""
+
+    def __init__(self, tables: Mapping[str, Table], transactions: Iterable[Transaction]) -> None:
+        self.pool = StringPool()
+        self.tables = {name: TableRows(table, self.pool) for name, table in tables.items()}
+        self.executors: dict[tuple[bool, tuple[str, ...]], Executor] = {}
+        self.digests: dict[int, int] = {}  # by part of rows
+        self.tentative: Tentative | None = None
+        self.behind = 0  # bytes of changes that the executor's file does not have
+        self._pool_used = 0
+        for transaction in transactions:
+            # Literals take their codes before any text from the store can take them.
+            self.executor((transaction,), updates=False)
+
+    def executor(self, transactions: Sequence[Transaction], *, updates: bool) -> Executor:
+        """Who runs a set of transactions over these rows, made once."""
+        key = (updates, tuple(one.name for one in transactions))
+        if key not in self.executors:
+            signatures = [one.signature for one in transactions]
+            self.executors[key] = Executor(Program(signatures, self.tables, self.pool, updates))
+        return self.executors[key]
+
+    def put(self, name: str, given: pa.Table, epoch: int) -> None:
+        """Let these rows be as given, those that are there and those that are not."""
+        rows = self.tables[name]
+        given = Storage(name).from_files(given, rows.table.schema)  # older ones lack new columns
+        slots = rows.find_or_take(self._keys(rows, given), np.zeros(given.num_rows, np.uint8))
+        rows.taken = []  # they are alive in a moment
+        rows.put_changes(slots, np.ones(len(slots), np.bool_), given, epoch)
+        rows.created = []
+        rows.refills += 1
+        rows.note_changed(slots)
+
+    def remove(self, name: str, keys: pa.Table) -> None:
+        """Let the rows of these keys be gone, where there are any."""
+        slots = self.find(name, keys)
+        slots = slots[slots >= 0]
+        rows = self.tables[name]
+        rows.words[slots, 0] &= ~np.int64(HEADER_ALIVE)
+        rows.release(slots)
+        rows.created = []
+        rows.refills += 1
+        rows.note_changed(slots)
+
+    def find(self, name: str, keys: pa.Table) -> Slots:
+        """The slot of each key, -1 where there is no such row."""
+        rows = self.tables[name]
+        return rows.find(self._keys(rows, keys), np.zeros(keys.num_rows, np.uint8))
+
+    def _keys(self, rows: TableRows, given: pa.Table) -> np.ndarray:
+        where = f"table {rows.table.name!r}"
+        columns = [
+            to_stored(given.column(one.name), one.type, self.pool, where).values
+            for one in rows.table.key_columns
+        ]
+        return rows.key_words(columns)
+
+    def clear(self) -> None:
+        """Have no rows."""
+        for rows in self.tables.values():
+            if rows.count:
+                rows.begin_restoring(0)
+                rows.end_restoring()
+                rows.created, rows.taken = [], []
+                rows.ordered.clear()
+                rows.kept.clear()
+        self.digests, self.tentative = {}, None
+
+    def settle(self) -> None:
+        """After a batch: forget texts that no row has, when they are many."""
+        self.pool.settle()
+        if self.pool.count > 2 * self._pool_used + POOL_SLACK:
+            used = [codes for rows in self.tables.values() for codes in rows.text_codes()]
+            self.pool.compact(used)
+            self._pool_used = self.pool.count
+
+
+@dataclass
+class Brought:
+    """What it took to bring a shard to the epoch before a batch."""
+
+    how: str = "warm"  # or "brought forward", "mapped", "new", "rebuilt"
+    bytes: int = 0
+    parts: int = 0
+
+
+@dataclass
+class Source:
+    """Where the parts of a store are read from."""
+
+    disk: Disk
+    path: str
+    lineage: Lineage
+
+    def read(self, name: PartName) -> PartContent:
+        return read_part(self.disk, self.path, self.lineage, name)
+
+
+def bring(
+    rows: ShardRows,
+    source: Source,
+    histories: Mapping[int, PartHistory],
+    restore: Callable[[ShardRows], bool] | None = None,
+) -> Brought:
+    """Let the rows be those of these histories, one for each part of rows.
+
+    When nothing leads there from the rows that are here, `restore` may put others in their place.
+    """
+    ways, brought = _ways(rows, histories), Brought()
+    if ways is None and restore is not None and restore(rows):
+        ways, brought.how = _ways(rows, histories), "mapped"
+    if ways is None:
+        rows.clear()
+        is_new = all(one.digest == NOTHING for one in histories.values())
+        brought.how = "new" if is_new else "rebuilt"
+        ways = {part: _whole(history) for part, history in histories.items()}
+    for part, links in ways.items():
+        for link in links:
+            for name in link.parts:
+                if rows.tentative is None or name.file != rows.tentative.file:
+                    _apply(rows, source.read(name), part, link.epoch)
+                    brought.bytes, brought.parts = brought.bytes + name.bytes, brought.parts + 1
+        rows.digests[part] = histories[part].digest
+    if brought.parts and brought.how == "warm":
+        brought.how = "brought forward"
+    rows.tentative, rows.behind = None, rows.behind + brought.bytes
+    for table in rows.tables.values():
+        table.created = []  # a batch that makes no row leaves those of the one before
+    rows.settle()
+    return brought
+
+
+def _ways(
+    rows: ShardRows, histories: Mapping[int, PartHistory]
+) -> dict[int, Sequence[Link]] | None:
+    """What leads to each of the histories; None when of one of them nothing does."""
+    found = {part: _way(rows, part, history) for part, history in histories.items()}
+    ways = {part: way for part, way in found.items() if way is not None}
+    return ways if len(ways) == len(found) else None
+
+
+def _way(rows: ShardRows, part: int, history: PartHistory) -> Sequence[Link] | None:
+    """What leads from the rows that are here to those of the history; None when nothing does."""
+    here = rows.digests.get(part)
+    known = [NOTHING if history.image is None else history.image.digest]
+    known += [link.digest for link in history.links]
+    if here not in known:
+        return None
+    links = history.links[known.index(here) :]
+    ran = rows.tentative
+    if ran is not None and part in ran.parts and not _names(links[:1], ran.file):
+        return None  # it was not committed: what is here never was
+    return links
+
+
+def _names(links: Sequence[Link], file: str) -> bool:
+    return any(name.file == file for link in links for name in link.parts)
+
+
+def _whole(history: PartHistory) -> Sequence[Link]:
+    """All that a shard came to its rows by."""
+    return (*(() if history.image is None else (history.image,)), *history.links)
+
+
+def _apply(rows: ShardRows, part: PartContent, number: int, epoch: int) -> None:
+    """Put what a part says of one part of rows into their place."""
+    for name, table in part.tables.items():
+        kind, _, rest = name.partition("/")
+        of, _, table_name = rest.partition("/")
+        if kind not in (ROWS, GONE) or int(of) != number or table_name not in rows.tables:
+            continue
+        if kind == ROWS:
+            rows.put(table_name, table, epoch)
+        else:
+            rows.remove(table_name, table)
+
+
+# --- the shards that a process holds --------------------------------------------------------------
+
+# Of one process, beyond what its last shard takes. Who comes later is rebuilt when it comes again.
+HELD_BYTES_MAX = 1 << 30
+
+Held = tuple[int, int, str, int]  # store, lineage, the code's mark, shard
+
+
+class HeldShards:
+    """Copies of shards that stay in a process from one batch to the next."""
+
+    def __init__(self, bytes_max: int = HELD_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._held: OrderedDict[Held, ShardRows] = OrderedDict()
+
+    def take(self, key: Held) -> ShardRows | None:
+        """The copy of a shard, out of the hands of all others; it is kept again by `keep` only, so
+        that one in which something failed is forgotten."""
+        return self._held.pop(key, None)
+
+    def keep(self, key: Held, rows: ShardRows) -> None:
+        """Keep a copy, and let go of those not used for longest, when they are too many."""
+        self._held[key] = rows
+        total = sum(size_of(one) for one in self._held.values())
+        while total > self._bytes_max and len(self._held) > 1:
+            _, oldest = self._held.popitem(last=False)
+            total -= size_of(oldest)
+
+    def forget(self) -> None:
+        """Hold nothing."""
+        self._held.clear()
+
+
+def size_of(rows: ShardRows) -> int:
+    """About how many bytes of memory a copy takes."""
+    return sum(one.words.nbytes + one.entries.nbytes for one in rows.tables.values())
+
+
+# --- warm files -----------------------------------------------------------------------------------
+# A shard's rows with their index on an executor's own disk, for whoever works there.
+#
+# Workers of Spark end when they are idle. A file has the rows of a shard as memory has them, so
+# that the next worker maps it, brings it forward by what was committed since, and makes no index
+# anew. It is never changed in place: nothing can be half done in it. Invariant: a file holds
+# committed rows only, known by their digests; one that is missing, older than the store's image
+# or in doubt costs reading the store, and nothing else.
+
+
+# A file is written anew when what was committed since is beyond this, and a share of the rows.
+BEHIND_BYTES_MIN = 1 << 22
+BEHIND_SHARE = 4
+_TEXTS_AT_ONCE = 1 << 18
+ROOM_SHARE = 4  # one more row for so many: those that come next must not move all others
+
+
+class WarmFiles:
+    """The files of one executor, in one folder."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def _path(self, key: Held) -> str:
+        store, lineage, mark, shard = key
+        return os.path.join(self._folder, f"{store:016x}-{lineage:016x}-{mark[:32]}-{shard}.warm")
+
+    def restore(self, key: Held, rows: ShardRows) -> bool:
+        """Let the rows be those of the shard's file; whether there is one of use."""
+        found = map_arrays(self._path(key))
+        if found is None or found.said["key"] != list(key):
+            return False
+        rows.clear()
+        if not _put_texts(rows, found.arrays):
+            return False
+        for name, table in rows.tables.items():
+            _put_rows(table, found.said["tables"][name], found.arrays, name)
+        rows.digests = {int(part): digest for part, digest in found.said["digests"].items()}
+        rows.behind = 0
+        return True
+
+    def keep(self, key: Held, rows: ShardRows, *, now: bool) -> None:
+        """Write the rows, which are those of their digests, when that is due, or at once."""
+        is_due = rows.behind > max(BEHIND_BYTES_MIN, size_of(rows) // BEHIND_SHARE)
+        if not (now or is_due) or not any(rows.digests.values()):
+            return
+        arrays, room, tables = _texts(rows), {}, {}
+        for name, table in rows.tables.items():
+            arrays[f"{name}/words"] = table.words[: table.count]
+            arrays[f"{name}/entries"] = table.entries
+            arrays[f"{name}/free"] = table.free[: table.free_count]
+            rows_max = table.count + table.count // ROOM_SHARE + 1024
+            room[f"{name}/words"] = rows_max * table.layout.words
+            tables[name] = {"count": table.count}
+        said = {"key": list(key), "digests": rows.digests, "tables": tables}
+        if write_arrays(self._path(key), said, arrays, room):
+            rows.behind = 0
+
+
+def _texts(rows: ShardRows) -> dict[str, np.ndarray]:
+    """The texts of all rows with their codes: where each begins, and all characters."""
+    used = [codes for table in rows.tables.values() for codes in table.text_codes()]
+    codes = np.unique(np.concatenate([*used, np.zeros(0, np.int64)]))
+    texts = rows.pool.texts(codes).cast(pa.large_string())
+    _, offsets, data = texts.buffers()
+    starts = np.frombuffer(offsets, np.int64)[: len(texts) + 1] if len(texts) else codes
+    size = int(starts[-1]) if len(texts) else 0
+    letters = np.zeros(size // 8 + 1, np.int64)
+    if size:
+        letters.view(np.uint8)[:size] = np.frombuffer(data, np.uint8)[:size]
+    return {"codes": codes, "starts": starts, "letters": letters}
+
+
+def _put_texts(rows: ShardRows, arrays: dict[str, np.ndarray]) -> bool:
+    """Have the texts of a file under the very codes that its rows have."""
+    codes = arrays["codes"]
+    buffers = [None, pa.py_buffer(arrays["starts"]), pa.py_buffer(arrays["letters"])]
+    texts = pa.Array.from_buffers(pa.large_string(), len(codes), buffers)
+    for first in range(0, len(codes), _TEXTS_AT_ONCE):
+        some = texts.slice(first, _TEXTS_AT_ONCE).cast(pa.string())
+        if not np.array_equal(rows.pool.intern(some), codes[first : first + _TEXTS_AT_ONCE]):
+            return False  # two texts of one hash came in another order
+    return True
+
+
+def _put_rows(
+    table: TableRows, said: dict[str, Any], arrays: dict[str, np.ndarray], name: str
+) -> None:
+    table.words = arrays[f"{name}/words"].reshape(-1, table.layout.words)
+    table.entries, table.count = arrays[f"{name}/entries"], said["count"]
+    free = arrays[f"{name}/free"]
+    table.free, table.free_count = np.resize(free, max(16, len(free))), len(free)
+    table.ordered.clear()
+    table.kept.clear()
+    table.refills += 1

@@ -1,0 +1,331 @@
+"""Dataflows: random graphs, batches, aborts, calls, crashes; judged by an oracle of one thread.
+
+The engine is on a simulated disk. A crash loses the power at some call of it, in the middle of a
+push; the push is sent again, as Spark does, and nothing must be lost or done twice. The order of
+all executions is held to the definition of a correct schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+
+import headgate as hg
+from headgate.dataflow import running, stepping, under_way, writes
+from headgate.dataflow.policies import POLICIES
+from headgate.testing import (
+    Executed,
+    FlowOracle,
+    SimulatedClock,
+    SimulatedCrash,
+    SimulatedDisk,
+    Survival,
+    schedule_faults,
+)
+
+PATH = "/flows"
+ROWS = "k int, v bigint"
+totals = hg.Table("totals", "k int, total bigint DEFAULT 0", key="k", check="total < 90")
+marks = hg.Table("marks", "k int, v bigint", key=("k", "v"))
+TABLES = [totals, marks]
+
+
+def sums_of(batch: pa.Table) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for row in batch.to_pylist():
+        found[row["k"]] = found.get(row["k"], 0) + row["v"]
+    return found
+
+
+def passed_on(batch: pa.Table) -> list[dict[str, Any]]:
+    return [{"k": row["k"], "v": row["v"] + 1} for row in batch.to_pylist() if row["v"] % 3]
+
+
+def upserting(batch: pa.Table, tx: hg.Tx) -> Any:
+    tx.upsert(totals, [{"k": k, "total": v} for k, v in sums_of(batch).items()])
+    if any(row["v"] % 11 == 7 for row in batch.to_pylist()):
+        return hg.abort("a seven")
+    return passed_on(batch)
+
+
+def inserting(batch: pa.Table, tx: hg.Tx) -> Any:
+    rows = [{"k": row["k"], "v": row["v"]} for row in batch.to_pylist() if row["v"] % 4]
+    tx.delete(marks, [row for row in rows if row["v"] % 2])
+    tx.insert(marks, list({(row["k"], row["v"]): row for row in rows}.values()))
+    return passed_on(batch)
+
+
+def asking(batch: pa.Table, tx: hg.Tx) -> Any:
+    known = tx.sql("select t.k, t.total from totals t where t.k in (select k from batch)")
+    before = {row["k"]: row["total"] for row in known.to_pylist()}
+    rows = [{"k": k, "total": before.get(k, 0) + v} for k, v in sums_of(batch).items()]
+    tx.upsert(totals, rows)
+    return passed_on(batch)
+
+
+def summing(batch: pa.Table, tx: hg.Tx) -> Any:
+    total = sum(batch.column("v").to_pylist())
+    tx.upsert(totals, [{"k": -batch.num_rows, "total": total % 80}])
+    if total % 3 == 1:
+        return hg.abort("a window that aborts")
+    return [{"k": 0, "v": total}]
+
+
+def joining(left: pa.Table, right: pa.Table, tx: hg.Tx) -> Any:
+    tx.upsert(totals, [{"k": 50, "total": (left.num_rows - right.num_rows) % 80}])
+    return passed_on(pa.concat_tables([left, right]))
+
+
+PROCEDURES: dict[str, Callable[..., Any]] = {
+    "upserting": upserting, "inserting": inserting, "asking": asking, "summing": summing,
+}  # fmt: skip
+
+
+def transaction(number: int, taken: hg.Stream, gives: hg.Stream) -> Any:
+    def add(event: Any, total: Any = totals.at("k", create=True)) -> Any:
+        if event.v % 5 == 4:
+            return hg.abort("a four")
+        if event.v % 13 == 12:
+            hg.delete(total)
+            return None
+        total.total += event.v
+        return None
+
+    name = f"add_{number}"
+    return hg.transaction(event=taken, compiled=False, name=name, output=gives)(add)
+
+
+@hg.transaction(event=ROWS, compiled=False)
+def outside(event: Any, total: Any = totals.at("k", create=True)) -> None:
+    total.total = (total.total + event.v) % 80
+
+
+@st.composite
+def flows(draw: Any, workers: Any = st.none()) -> hg.Dataflow:
+    """A graph of a few nodes: each takes a stream that there is, or two of them, and gives one."""
+    size = draw(st.sampled_from([None, "1 row", "3 rows"]))
+    streams = [hg.Stream("s0", ROWS, batch=size)]
+    nodes: list[Any] = []
+    for number in range(1, draw(st.integers(2, 4)) + 1):
+        taken = draw(st.sampled_from(streams))
+        gives = hg.Stream(f"s{number}", ROWS)
+        kind = draw(st.sampled_from([*PROCEDURES, "add", "add", "joining"]))
+        others = [one for one in streams if one is not taken]
+        said: Any = {"output": gives, "writes": TABLES, "name": f"{kind}_{number}"}
+        if kind == "add":
+            nodes.append(transaction(number, taken, gives))
+        elif kind == "joining" and others:
+            nodes.append(hg.procedure(taken, draw(st.sampled_from(others)), **said)(joining))
+        elif kind == "summing":
+            nodes.append(hg.procedure(taken.window("4 rows", "2 rows"), **said)(summing))
+        else:
+            function = PROCEDURES.get(kind, upserting)
+            nodes.append(hg.procedure(taken, **said)(function))
+        streams.append(gives)
+    nest = draw(st.integers(0, len(nodes)))
+    first = draw(st.integers(0, len(nodes) - 1))
+    names = [node.name for node in nodes[first : first + nest]]
+    said = {"workers": draw(workers)}
+    try:
+        return hg.Dataflow("flow", nodes, nest=[names] if len(names) > 1 else [], **said)
+    except hg.DeclarationError:  # what would be nested does not stand together
+        return hg.Dataflow("flow", nodes, **said)
+
+
+rows = st.lists(
+    st.fixed_dictionaries({"k": st.integers(0, 3), "v": st.integers(0, 40)}), min_size=1, max_size=5
+)
+actions = st.lists(
+    st.one_of(
+        st.tuples(st.just("push"), rows),
+        st.tuples(st.just("crash"), st.tuples(rows, st.integers(1, 14), st.sampled_from(Survival))),
+        st.tuples(st.just("call"), st.tuples(st.integers(0, 3), st.integers(0, 40))),
+        st.tuples(st.sampled_from(["flush", "kill", "close", "snapshot"]), st.none()),
+    ),
+    min_size=2,
+    max_size=9,
+)
+
+
+class World:
+    """An engine on a simulated disk and the oracle beside it."""
+
+    def __init__(self, flow: hg.Dataflow, recovery: str) -> None:
+        self.flow, self.recovery = flow, recovery
+        self.source = flow.graph.sources["s0"]
+        self.disk, self.pushes = SimulatedDisk(), 0
+        self.calls: list[int] = []
+        self.oracle = FlowOracle(TABLES, flow)
+        self.engine = self.open()
+
+    def open(self) -> hg.Engine:
+        return hg.open(
+            PATH, tables=TABLES, transactions=[outside], dataflows=[self.flow],
+            recovery=self.recovery, disk=self.disk, clock=SimulatedClock(),
+        )  # fmt: skip
+
+    def do(self, action: str, said: Any) -> None:
+        if action == "push":
+            self.push(said)
+        elif action == "crash":
+            self.crash(*said)
+        elif action == "call":
+            k, v = said
+            result = self.engine.call(outside, k=k, v=v)
+            self.calls.append(result["epoch"])
+            self.oracle.call(outside, k=k, v=v)
+        elif action == "flush":
+            self.engine.flush(self.source)
+            self.oracle.flush(self.source)
+        elif action == "snapshot":
+            self.engine.snapshot()
+        else:
+            if action == "close":
+                self.engine.close()
+            else:
+                self.disk = self.disk.after_kill()
+            self.engine = self.open()
+
+    def push(self, rows: list[dict[str, Any]], is_again: bool = False) -> None:
+        self.pushes += not is_again
+        self.engine._running_flows().push(self.source, rows, ("query", self.pushes))
+        if not is_again:
+            self.oracle.push(self.source, rows)
+
+    def crash(self, rows: list[dict[str, Any]], after: int, survival: Survival) -> None:
+        self.disk.crash_at = self.disk.calls + after
+        try:
+            self.push(rows)
+        except (SimulatedCrash, hg.HeadgateError):
+            self.disk = self.disk.after_crash(survival)
+            self.engine = self.open()
+            self.engine._running_flows().push(self.source, rows, ("query", self.pushes))
+            self.oracle.push(self.source, rows)
+        self.disk.crash_at = None
+
+    def check(self) -> None:
+        for table in TABLES:
+            order = ", ".join(table.key)
+            found = self.engine.sql(f"select * from {table.name} order by {order}").rows()
+            expected = [tuple(row.values()) for row in self.oracle.serial.table(table.name)]
+            assert found == sorted(expected), table.name
+        recorded = self.engine.sql(
+            "select epoch, position, transaction, batch, outcome, reason, k, v from results "
+            "where batch is not null order by epoch, position"
+        ).rows()
+        streams = self.flow.graph.streams
+        given = [(row[2], row[3], {"k": row[6], "v": row[7]}) for row in recorded
+                 if row[2] in streams and row[2] != "s0"]  # fmt: skip
+        key: Any = lambda one: (one[1], one[0])  # noqa: E731
+        assert sorted(given, key=key) == sorted(self.oracle.given, key=key)
+        nodes = [row for row in recorded if row[2] not in streams]
+        self.check_executions(nodes)
+        executed = [Executed(row[0], row[1], row[2], row[3]) for row in nodes]
+        firsts = {(one.epoch, one.node, one.batch): one for one in reversed(executed)}
+        assert schedule_faults(self.flow, firsts.values(), self.calls) == []
+
+    def check_executions(self, nodes: list[Any]) -> None:
+        found = {(row[2], row[3]): (row[4], row[5]) for row in nodes}
+        expected = {(one.node, one.batch): one for one in self.oracle.executions}
+        assert set(found) == set(expected)
+        for one in expected.values():
+            outcome, reason = found[one.node, one.batch]
+            if not one.node.startswith("add_") or one.outcome == "aborted":
+                assert outcome == one.outcome, one
+            if one.reason is not None:
+                assert str(reason).startswith(one.reason), one
+
+
+def live(flow: hg.Dataflow, recovery: str, acts: list[tuple[str, Any]]) -> None:
+    world = World(flow, recovery)
+    try:
+        for action, said in acts:
+            world.do(action, said)
+        world.check()
+    finally:
+        world.disk.crash_at = None
+        world.engine.close()
+
+
+@settings(max_examples=25)
+@given(flows(), st.sampled_from(["strong", "weak"]), actions)
+def test_a_flow_does_what_the_oracle_does(
+    flow: hg.Dataflow, recovery: str, acts: list[tuple[str, Any]]
+) -> None:
+    note(flow.show())
+    live(flow, recovery, acts)
+
+
+crews = st.builds(
+    hg.Workers,
+    st.integers(2, 3),
+    architecture=st.sampled_from(["pool", "pinned"]),
+    policy=st.sampled_from(POLICIES),
+    buffer=st.integers(1, 3),
+    compose=st.booleans(),
+) | st.builds(hg.Workers, policy=st.sampled_from(POLICIES), buffer=st.integers(1, 3))
+
+
+@settings(max_examples=40)
+@given(flows(crews), actions)
+def test_workers_do_what_the_oracle_does(flow: hg.Dataflow, acts: list[tuple[str, Any]]) -> None:
+    note(f"{flow.show()} {flow.workers}")
+    live(flow, "strong", acts)
+
+
+# --- canaries: seeded bugs that the test above must find ------------------------------------------
+
+SOURCE = hg.Stream("s0", ROWS, batch="3 rows")
+MIDDLE, END = hg.Stream("s1", ROWS), hg.Stream("s2", ROWS)
+FIRST: Any = hg.procedure(SOURCE, output=MIDDLE, writes=TABLES, name="asking_1")(asking)
+SECOND: Any = transaction(2, MIDDLE, END)
+THIRD: Any = hg.procedure(END, writes=TABLES, output=hg.Stream("s3", ROWS), name="upserting_3")(
+    upserting
+)
+CHAIN = hg.Dataflow("flow", [FIRST, SECOND, THIRD], nest=[[SECOND, THIRD]])
+LIFE: list[tuple[str, Any]] = [
+    ("push", [{"k": k, "v": v} for k, v in ((1, 1), (2, 6), (3, 8), (1, 5), (2, 2), (1, 10))]),
+    ("call", (1, 5)),
+    ("crash", ([{"k": k, "v": 2} for k in range(3)], 4, Survival.KEEP)),
+    ("push", [{"k": 3, "v": 29}, {"k": 1, "v": 17}, {"k": 2, "v": 7}, {"k": 2, "v": 22}]),
+    ("flush", None),
+]
+
+
+def test_the_life_of_the_canaries_is_right_without_them() -> None:
+    live(CHAIN, "strong", LIFE)
+
+
+def newest(self: Any, unit: Any) -> Any:
+    """The newest batch that is whole, in the place of the next."""
+    return max(self.done(unit.nodes[0].name) + 1, self.closed(unit.needs[0].name))
+
+
+CANARIES: list[tuple[str, Any, str, Any]] = [
+    ("a batch overtakes", under_way.UnderWay, "next_of", newest),
+    ("an abort leaves its rows", writes.TableWrites, "undo", lambda self: None),
+    ("a node runs again after recovery", under_way.UnderWay, "finish", lambda self, node, n: None),
+    ("what aborted is not told", stepping.Stepping, "_give_up", lambda self, *said: None),
+]
+
+
+@pytest.mark.parametrize(("what", "owner", "name", "bug"), CANARIES, ids=[c[0] for c in CANARIES])
+def test_a_seeded_bug_is_found(
+    what: str, owner: Any, name: str, bug: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner, name, bug)
+    if name == "finish":  # which would run the first batch for ever
+        turns = iter(range(20))
+        run = running.Flows._run_next
+
+        def bounded(self: Any) -> Any:
+            return next(turns, None) is not None and run(self)
+
+        monkeypatch.setattr(running.Flows, "_run_next", bounded)
+    with pytest.raises((AssertionError, hg.HeadgateError, KeyError)):
+        live(CHAIN, "strong", LIFE)

@@ -1,0 +1,108 @@
+"""Shards: whatever the number of shards and whatever happens to tasks, the oracle's results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import headgate as hg
+from headgate.shards.placement import refuse_unfit
+from headgate.testing import SerialOracle, difference, results_difference
+from tests.property import making
+from tests.property import test_constraints as constrained
+from tests.property.family import FAMILY, Member
+from tests.property.harness import decoded, same_bytes, sorted_table
+from tests.property.workers import Workers, open_sharded
+
+
+def is_fit(member: Member) -> bool:
+    try:
+        refuse_unfit({table.name: table for table in member.tables}, [member.compiled])
+    except hg.DeclarationError:
+        return False
+    return True
+
+
+FIT = [name for name, member in FAMILY.items() if is_fit(member)]
+ROUTED = ("put", "move", "drop")
+COMPILED = ("transfer", "deposit", "move")  # kernels that others build anyway
+
+
+def compare(engine: hg.Engine, one: hg.Engine, oracle: SerialOracle) -> None:
+    assert difference(engine, oracle) is None
+    for table in engine.tables.values():
+        assert same_bytes(sorted_table(engine, table), sorted_table(one, table))
+    assert engine.counts() == one.counts()
+
+
+def opened(tables: Any, forms: Any, rows: Any, data: st.DataObject) -> tuple[Any, Any, Any]:
+    """The engine with shards, the one in one process, and the oracle, with the same rows."""
+    shards = data.draw(st.sampled_from((1, 2, 5)), "shards")
+    trouble = data.draw(st.sampled_from((0.0, 0.5)), "trouble")
+    workers = Workers(data.draw(st.integers(0, 99), "seed"), 2, trouble)
+    engine = open_sharded(tables, forms, shards, workers)
+    one = hg.open(None, tables=tables, transactions=forms)
+    oracle = SerialOracle(tables, forms)
+    for table in tables:
+        expected = oracle.load(table, rows[table.name])
+        assert engine.load(table, rows[table.name]) == one.load(table, rows[table.name]) == expected
+    return engine, one, oracle
+
+
+@pytest.mark.parametrize("name", FIT)
+@making.examples(6)
+@given(data=st.data())
+def test_results_and_rows_are_those_of_one_process(name: str, data: st.DataObject) -> None:
+    member = FAMILY[name]
+    rows = data.draw(making.filled_tables(*member.tables), "rows")
+    compiled = name in COMPILED and data.draw(st.booleans(), "compiled")
+    form = member.form(compiled)
+    engine, one, oracle = opened(member.tables, [form], rows, data)
+    options: dict[str, Any] = {"order_by": list(member.order_by)}
+    options |= {"updates": not compiled and data.draw(st.booleans(), "updates")}
+    for events in data.draw(making.batches(making.events(member)), "batches"):
+        expected = oracle.run(form, events, **options)
+        found, same = engine.run(form, events, **options), one.run(form, events, **options)
+        assert results_difference(found, expected) is None
+        assert same_bytes(decoded(found), decoded(same))
+        compare(engine, one, oracle)
+    engine.close()
+
+
+@making.examples(10)
+@given(data=st.data())
+def test_routed_events_that_create_move_and_delete_do_too(data: st.DataObject) -> None:
+    forms = {name: FAMILY[name].interpreted for name in ROUTED}
+    tables = FAMILY["put"].tables
+    rows = data.draw(making.filled_tables(*tables), "rows")
+    engine, one, oracle = opened(tables, list(forms.values()), rows, data)
+    routed = st.sampled_from(ROUTED).flatmap(
+        lambda name: making.events(FAMILY[name]).map(lambda event: {**event, "kind": name})
+    )
+    options: dict[str, Any] = {"route_by": "kind"}
+    for events in data.draw(making.batches(routed), "batches"):
+        expected = oracle.run(forms, events, **options)
+        found, same = engine.run(forms, events, **options), one.run(forms, events, **options)
+        assert results_difference(found, expected) is None
+        assert same_bytes(decoded(found), decoded(same))
+        compare(engine, one, oracle)
+    engine.close()
+
+
+@making.examples(8)
+@given(data=st.data())
+def test_constraints_judge_as_in_one_process(data: st.DataObject) -> None:
+    forms, tables = constrained.INTERPRETED, constrained.TABLES
+    rows = {"regions": constrained.LOADED_REGIONS, "shops": constrained.LOADED_SHOPS}
+    engine, one, oracle = opened(tables, list(forms.values()), rows, data)
+    options: dict[str, Any] = {"route_by": "kind", "order_by": "ts"}
+    for events in data.draw(constrained.BATCHES, "batches"):
+        expected = oracle.run(forms, events, **options)
+        found, same = engine.run(forms, events, **options), one.run(forms, events, **options)
+        assert results_difference(found, expected) is None
+        assert same_bytes(decoded(found), decoded(same))
+        compare(engine, one, oracle)
+    engine.close()

@@ -1,0 +1,58 @@
+"""The program that the kill test of dataflows kills: the leaderboard over files, on Spark.
+
+usage: flow_program.py FOLDER
+
+With HEADGATE_DIE_AT=N it kills its own process right after the Nth record of the log since its
+start; that hook is here and not in the product.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+import headgate as hg
+from apps import case_study, leaderboard
+from headgate.durability.store import Store
+
+
+def die_after(records: int) -> None:
+    append: Any = Store.append
+    written = 0
+
+    def dying(*given: Any, **named: Any) -> Any:
+        nonlocal written
+        answer = append(*given, **named)
+        written += 1
+        if written == records:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return answer
+
+    Store.append = dying  # type: ignore[method-assign]
+
+
+def main(folder: Path) -> None:
+    moment = int(os.environ["HEADGATE_DIE_AT"])
+    if moment:
+        die_after(moment)
+    recovery = os.environ["HEADGATE_RECOVERY"]
+    spark = SparkSession.builder.master("local[1]").appName("show").getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    with hg.open(
+        folder / "show", tables=leaderboard.TABLES, dataflows=leaderboard.show, recovery=recovery
+    ) as engine:
+        names = range(1, leaderboard.CONTESTANTS + 1)
+        rows = [{"id": n, "name": f"contestant {n}"} for n in names]
+        engine.load(leaderboard.contestants, rows, mode="skip")
+        sink = engine.sink(leaderboard.votes)
+        case_study.feed(spark, folder, leaderboard.COLUMNS, [], sink)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

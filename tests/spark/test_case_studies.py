@@ -1,0 +1,33 @@
+"""The case studies on a real Spark query: each ends with what was expected, and draws it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apps import congestion, detection, exchange, routing, shop
+
+
+@pytest.mark.parametrize(
+    ("study", "picture", "count"),
+    [
+        (exchange, "turnover.svg", 4000),
+        (congestion, "congestion.svg", 4000),
+        (detection, "detection.svg", 16),
+        (shop, "shop.svg", 600),
+    ],
+    ids=["exchange", "congestion", "detection", "shop"],
+)
+def test_a_case_study_finds_what_was_expected(
+    spark: Any, tmp_path: Path, study: Any, picture: str, count: int
+) -> None:
+    assert study.on_spark(spark, tmp_path, count)
+    assert (tmp_path / picture).read_text().count("<polyline") == 2
+
+
+def test_a_query_that_follows_the_store_which_it_feeds_comes_to_its_end(
+    spark: Any, tmp_path: Path
+) -> None:
+    assert routing.on_spark(spark, tmp_path, 120)
