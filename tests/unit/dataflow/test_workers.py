@@ -452,7 +452,7 @@ with hg.open(sys.argv[1], tables=[counts, others], dataflows=[pipeline(work)]) a
     stream = engine.stream(S[0])
     for k in range(1, 12):
         stream.send([{"k": k}])
-    print("ready", flush=True)
+    os.write(1, b"ready\\n")  # whole, too
     stream.settle()  # it is here that a signal finds it, half a second or more later
 """
 
