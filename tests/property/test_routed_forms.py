@@ -13,9 +13,11 @@ import pytest
 
 import headgate as hg
 from headgate.testing import SerialOracle, difference, results_difference
-from tests.property.test_wide import OTHERS, TRANSACTIONS
+from tests.property.test_wide import OTHERS, TRANSACTIONS, WAYS
 
 SCHEMES = ("auto", *TRANSACTIONS, "ready-operation-eager", "strata-chain-lazy", *OTHERS)
+# One for each kernel that the transactions are linked into; how threads go through it is another's.
+KERNELS = (*WAYS, "strata", "pat", "lwm")
 ROWS = 30
 EVENTS = 120
 
@@ -82,8 +84,14 @@ def rows() -> dict[str, list[dict[str, Any]]]:
     }
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_routed_transactions_of_every_form_give_the_oracles_bytes(scheme: str) -> None:
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "any_scheme" in metafunc.fixturenames:
+        is_long = metafunc.config.getoption("long")
+        metafunc.parametrize("any_scheme", SCHEMES if is_long else KERNELS)
+
+
+def test_routed_transactions_of_every_form_give_the_oracles_bytes(any_scheme: str) -> None:
+    scheme = any_scheme
     oracle = SerialOracle([pots, wide], list(ROUTES.values()))
     with hg.open(None, tables=[pots, wide], transactions=list(ROUTES.values())) as engine:
         for name, first in rows().items():

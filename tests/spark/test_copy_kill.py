@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import headgate as hg
+from tests.spark.checkpoints import remove_refused
 
 KILLS = int(os.environ.get("HEADGATE_COPY_KILLS", "2"))
 EPOCHS, EVENTS = 40, 7
@@ -69,6 +70,7 @@ def test_a_copy_that_is_killed_has_each_result_once(
     chance = random.Random(3)
     for _ in range(KILLS):
         copy(tmp_path / "bank", tmp_path, program_environment, chance.uniform(1.0, 4.0))
+        remove_refused(tmp_path)
     assert "done" in copy(tmp_path / "bank", tmp_path, program_environment, None)
     rows = (
         spark.read.parquet(str(tmp_path / "copy"))

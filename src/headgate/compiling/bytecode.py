@@ -7,6 +7,7 @@ needs no source, so functions of a shell or of `exec` are judged like any other.
 from __future__ import annotations
 
 import dis
+import functools
 import itertools
 import sys
 import types
@@ -105,14 +106,19 @@ def codes(code: types.CodeType) -> Iterator[Code]:
             yield from codes(constant)
 
 
-def keyword_names(code: types.CodeType) -> set[Any]:
+# The same functions are read at each opening of an engine, each time to the same end.
+_CODES_MAX = 4096
+
+
+@functools.lru_cache(_CODES_MAX)
+def keyword_names(code: types.CodeType) -> frozenset[Any]:
     """The constants of a code that are the names of keywords in calls, which Python reads."""
     steps = list(dis.get_instructions(code))
     found = {code.co_consts[int(one.arg or 0)] for one in steps if one.opname == "KW_NAMES"}
     for before, step in itertools.pairwise(steps):
         if step.opname == "CALL_KW":  # since Python 3.13
             found.add(before.argval)
-    return found
+    return frozenset(found)
 
 
 # --- functions and what they refer to -------------------------------------------------------------
@@ -151,7 +157,8 @@ def _code_names(code: types.CodeType) -> set[str]:
     return names
 
 
-def _loaded_names(code: types.CodeType) -> set[str]:
+@functools.lru_cache(_CODES_MAX)
+def _loaded_names(code: types.CodeType) -> frozenset[str]:
     """The names it looks up as globals; attribute names are not among them."""
     names = {
         str(step.argval)
@@ -161,7 +168,7 @@ def _loaded_names(code: types.CodeType) -> set[str]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             names |= _loaded_names(constant)
-    return names
+    return frozenset(names)
 
 
 def is_filled(cell: Any) -> bool:

@@ -14,6 +14,7 @@ import builtins
 import decimal
 import dis
 import enum
+import functools
 import math
 import sys
 import types
@@ -233,6 +234,7 @@ def plain_form(function: Any, done: dict[Any, Any] | None = None) -> Any:
     return made
 
 
+@functools.lru_cache(1024)
 def _code(code: types.CodeType) -> types.CodeType:
     keywords = keyword_names(code)
     consts = (one if one in keywords else _constant(one) for one in code.co_consts)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import dis
 import enum
+import functools
 import itertools
 import types
 from collections.abc import Iterable
@@ -126,6 +127,7 @@ def _is_filled(cell: types.CellType) -> bool:
     return True
 
 
+@functools.lru_cache(1024)  # a body is made for each event
 def _checked_code(code: types.CodeType) -> types.CodeType:
     steps = [*dis.get_instructions(code)]
     names = {code.co_consts[step.arg or 0] for step in steps if step.opname == "KW_NAMES"}

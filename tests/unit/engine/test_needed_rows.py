@@ -39,6 +39,7 @@ SCHEMES = (
     "serial", "shares", "strata", "depth", "ready", "lal", "pat", "ready-operation-eager",
     "strata-operation-lazy", "depth-chain-eager", "tstream", "lwm", "lock", "timestamp",
 )  # fmt: skip
+LISTED = ("serial", "ready", "ready-operation-eager", "depth-chain-eager", "lock", "timestamp")
 MISSING = "missing key: purses"
 
 # Each is one event after the others, with what must come of it; row 1 is there from the start.
@@ -67,10 +68,13 @@ def transaction(function: Any, event: str, compiled: bool) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("scheme", "compiled"), [*((scheme, True) for scheme in SCHEMES), ("serial", False)]
-)
-@pytest.mark.parametrize(
-    ("function", "event", "script"), [(_give, GIVEN, EVENTS), (_give_all, ALL, EVENTS_OF_ALL)]
+    ("scheme", "compiled", "function", "event", "script"),
+    [
+        *((scheme, True, _give, GIVEN, EVENTS) for scheme in SCHEMES),
+        *((scheme, True, _give_all, ALL, EVENTS_OF_ALL) for scheme in LISTED),
+        ("serial", False, _give, GIVEN, EVENTS),
+        ("serial", False, _give_all, ALL, EVENTS_OF_ALL),
+    ],
 )
 def test_a_row_that_the_event_makes_is_not_one_that_was_there(
     function: Any, event: str, script: Any, compiled: bool, scheme: str
