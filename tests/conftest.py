@@ -28,9 +28,18 @@ os.environ.setdefault("HEADGATE_CALIBRATION", os.path.join(os.path.dirname(__fil
 gc.set_threshold(50_000, 20, 20)
 
 _SLOW_START = [HealthCheck.too_slow]
-settings.register_profile("dev", deadline=None, suppress_health_check=_SLOW_START)
+# Fewer examples than Hypothesis has by default: there are some 200 properties, and `--long`.
+_EXAMPLES = 60
 settings.register_profile(
-    "ci", deadline=None, suppress_health_check=_SLOW_START, derandomize=True, print_blob=True
+    "dev", deadline=None, suppress_health_check=_SLOW_START, max_examples=_EXAMPLES
+)
+settings.register_profile(
+    "ci",
+    deadline=None,
+    suppress_health_check=_SLOW_START,
+    max_examples=_EXAMPLES,
+    derandomize=True,
+    print_blob=True,
 )
 settings.register_profile(
     "long", deadline=None, suppress_health_check=_SLOW_START, max_examples=2000, print_blob=True
@@ -125,6 +134,17 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
         begin = number * len(report.result) // int(given["workercount"])
         report.result = report.result[begin:] + report.result[:begin]
     return report
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays: the collector need not look through it ever again."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """But at the end, when all goes: libraries say of what is left that it leaks."""
+    gc.unfreeze()
 
 
 @pytest.hookimpl(trylast=True)

@@ -13,9 +13,9 @@ import pytest
 from headgate.engine import reading
 from headgate.execution import program
 from headgate.parallel import scheduler
-from headgate.query.sql import Answer, run_sql
+from headgate.query.sql import Answer, KeptConnections, run_sql
 
-WHOLE_TABLE = re.compile(r'select \* from "(\w+)"')
+WHOLE_TABLE = re.compile(r'select \* from "?(\w+)"?')
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -32,10 +32,15 @@ def kernels_are_built_once() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def whole_tables_skip_duckdb() -> Iterator[None]:
-    """`select * from "table"` is answered from the very tables that DuckDB would be given."""
+    """`select * from "table"` is answered from the very tables that DuckDB would be given.
+
+    All other queries share connections: each of thousands of engines would make one of its own.
+    """
+    kept = KeptConnections()
 
     def answer(query: str, tables: Mapping[str, pa.Table], *more: Any, **others: Any) -> Answer:
         whole = WHOLE_TABLE.fullmatch(query)
+        others["connections"] = kept
         return Answer(tables[whole[1]]) if whole else run_sql(query, tables, *more, **others)
 
     with pytest.MonkeyPatch.context() as patch:
