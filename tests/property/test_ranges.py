@@ -322,12 +322,20 @@ tools = hg.Table("tools", "id bigint, kind string, x double", key="id", index=["
         (lambda: tools.between("a", ("b", "c")), "as many columns as each other"),
         (lambda: tools.between(("a", "b"), ("c", "d")), "at most the 1 of index tools: key"),
         (lambda: tools.between((), ()), "a bound is an event column or several"),
+        (lambda: tools.where(lambda a: a), "name columns of the event"),
+        (lambda: tools.where(kind=lambda a: a.x), "tools.each(function); here, name columns"),
+        (lambda: tools.between("a", lambda a: a), "between('a', key(a)): a function computes"),
     ],
 )
 def test_what_cannot_be_an_index_or_a_range_is_refused(make: Any, words: str) -> None:
     with pytest.raises(hg.DeclarationError) as refused:
         make()
     assert words in str(refused.value)
+
+
+def test_columns_may_be_named_in_one_text_as_those_of_a_key_are() -> None:
+    one = tools.between(("low", "a"), ("high", "b"), index=("x", "id"))
+    assert tools.between("low, a", "high , b", index="x, id") == one
 
 
 def test_a_bound_of_another_type_is_refused_where_it_is_declared() -> None:

@@ -12,7 +12,7 @@ each event, the span is e..e + 1 and the loop over it is left out.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 from headgate.compiling.signature import OutputColumns, Signature
 from headgate.kernels.constraints import ConstraintText
@@ -360,13 +360,22 @@ class Generator:
             old = f"old_{place}" if access.is_single else "undo + 8 * u"
             tests.append(f"differ(r_{place}, {old}, {self.width(access)}) != 0")
             return " or ".join(tests)
+        return " or ".join(tests + self.word_tests(number, place, access))
+
+    def word_tests(
+        self, number: int, place: int, access: Access, wanted: Container[int] | None = None
+    ) -> list[str]:
+        """The tests whether a word that may change is another than before; of those `wanted`."""
+        tests, is_whole = [], self._is_whole(number, access)
         for count, word in enumerate(self.saved(number, access)):
-            old = f"old_{place}_{word}" if access.is_single else f"get(undo, u + {count})"
+            old = f"get(undo, u + {count})"
+            if access.is_single:
+                old = f"get(old_{place}, {word})" if is_whole else f"old_{place}_{word}"
+            is_other = f"get(r_{place}, {word}) != {old}"
             if word == 0:
-                tests.append(f"(get(r_{place}, 0) ^ {old}) & {HEADER_ALIVE} != 0")
-            else:
-                tests.append(f"get(r_{place}, {word}) != {old}")
-        return " or ".join(tests)
+                is_other = f"(get(r_{place}, 0) ^ {old}) & {HEADER_ALIVE} != 0"
+            tests += [is_other] if wanted is None or word in wanted else []
+        return tests
 
     def _differences(self, number: int) -> list[str]:
         return [
@@ -424,7 +433,7 @@ class Generator:
                 "    if n >= 0:",
                 *_inside(_inside(before)),
                 f"mark(r_{place}, s_{place}, epoch, changed_{table}, counts, {table})",
-                *self.ranges.brought(place, access),
+                *self.ranges.brought(number, place, access),
                 *self.windows.noted(place, access),
             ]
             if 0 in words:

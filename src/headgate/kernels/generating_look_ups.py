@@ -14,6 +14,7 @@ from headgate.state.table import Access, Table
 
 if TYPE_CHECKING:
     from headgate.kernels.generating import Generator
+from headgate.state.layout import WORD_BYTES, row_layout
 from headgate.state.ranges import Index, bound_sizes
 
 if TYPE_CHECKING:
@@ -217,11 +218,11 @@ class RangeText:
         return [n for n, one in enumerate(self.moving) if one.table == table.name]
 
     def _is_needed(self, number: int) -> bool:
-        accesses = [access for _, access in self.generator.accesses(number)]
-        return any(self.is_dynamic(one) or self._moves(one) for one in accesses)
-
-    def _moves(self, access: Access) -> bool:
-        return not access.read_only and bool(self.of(access.table))
+        return any(
+            self.is_dynamic(access)
+            or any(self._moved(number, place, access, index) for index in self.of(access.table))
+            for place, access in self.generator.accesses(number)
+        )
 
     def functions(self) -> list[str]:
         numbers = range(len(self.generator.signatures))
@@ -240,9 +241,24 @@ class RangeText:
             return []
         return [f"if ranges_{number}(e, frame) != 0:", "    raise NoRoom"]
 
-    def brought(self, place: int, access: Access) -> list[str]:
-        """The lines that note of a changed row that its entries are to be brought forward."""
-        return [f"note_moved(waiting_{n}, s_{place})" for n in self.of(access.table)]
+    def brought(self, number: int, place: int, access: Access) -> list[str]:
+        """The lines that note of a changed row that its entries are to be brought forward, where
+        what has changed is in an entry."""
+        lines = []
+        for index in self.of(access.table):
+            tests = self._moved(number, place, access, index)
+            if tests:
+                lines.append(f"if {' or '.join(tests)}:")
+                lines.append(f"    note_moved(waiting_{index}, s_{place})")
+        return lines
+
+    def _moved(self, number: int, place: int, access: Access, index: int) -> list[str]:
+        """The tests whether a row has another entry of an index than before; none: it never has."""
+        layout = row_layout(access.table.schema, access.table.key)
+        columns = self.moving[index].columns
+        words = {layout.field(name).offset // WORD_BYTES for name in columns}
+        words |= layout.null_bits(columns).keys() | {0}  # which says whether there is the row
+        return self.generator.word_tests(number, place, access, words)
 
     def _ranges(self, number: int) -> str:
         """Look all ranges of an event up; 1 where there is too little room for its step."""
@@ -259,8 +275,9 @@ class RangeText:
                 count = f"(last_{place} - first_{place})"
             words = len(self.generator.saved(number, access))
             lines += [f"u += {words} * {count}"] if words else []
-            for index in self.of(access.table) if words else ():
-                moved.setdefault(index, []).append(count)
+            for index in self.of(access.table):
+                if self._moved(number, place, access, index):
+                    moved.setdefault(index, []).append(count)
         lines += [f"if u + {UNDO_SLACK} > get(rooms_0, {UNDO_ROOM}):", "    short = word(1)"]
         for index, counts in moved.items():
             more = f"is_full(waiting_{index}, {' + '.join(counts)})"

@@ -92,7 +92,17 @@ def bound_columns(given: str | Sequence[str], where: str) -> tuple[str, ...]:
         raise DeclarationError(
             f"{where}: a bound is an event column or several, not {shown(given)}"
         )
-    return tuple(names)
+    return tuple(name.strip() if isinstance(name, str) else name for name in names)
+
+
+def check_named(table: str, given: Iterable[Any], where: str) -> None:
+    """DeclarationError where a function stands for a column of the event."""
+    if any(map(callable, given)):
+        raise DeclarationError(
+            f"{where}: a function computes the key of one row: {table}.at(function), or of one for "
+            f"each row of another parameter: {table}.each(function); here, name columns of the "
+            "event"
+        )
 
 
 def check_limit(limit: Any, where: str) -> int:

@@ -20,6 +20,7 @@ from headgate.state.ranges import (
     between_index,
     bound_columns,
     check_limit,
+    check_named,
     named_columns,
     parse_index,
     parse_shard_by,
@@ -205,7 +206,9 @@ class Table:
         first columns of an index, or of the key. Rows come in the order of that index, those of
         equal columns by their keys; with `descending` in the reverse of it; at most `limit` rows.
         """
-        where = f"table {self.name!r}.where({', '.join(map(repr, (*columns, *named.values())))})"
+        given = (*columns, *named.values())
+        where = f"table {self.name!r}.where({', '.join(map(repr, map(_key_part, given)))})"
+        check_named(self.name, given, where)
         chosen, found = where_index(self, columns, named, index, where)
         span = RowRange(chosen, len(found), descending, check_limit(limit, where))
         return cast(Rows, self._access("where", found, mode, False, reads, span))
@@ -227,13 +230,13 @@ class Table:
         index's first columns. Where low is beyond high there is no row. For the order, `descending`
         and `limit` see `where`.
         """
-        where = f"table {self.name!r}.between({low!r}, {high!r})"
+        where = f"table {self.name!r}.between({_key_part(low)!r}, {_key_part(high)!r})"
+        check_named(self.name, (low, high), where)
         bounds = bound_columns(low, where), bound_columns(high, where)
         chosen = between_index(self, *bounds, index, where)
         span = RowRange(chosen, len(bounds[0]), descending, check_limit(limit, where))
-        return cast(
-            Rows, self._access("between", (*bounds[0], *bounds[1]), mode, False, reads, span)
-        )
+        named = (*bounds[0], *bounds[1])
+        return cast(Rows, self._access("between", named, mode, False, reads, span))
 
     def window(self, *columns: str, size: str) -> Versions:
         """The versions of the row whose key is in these event columns, as far back as `size`.
@@ -268,11 +271,8 @@ class Table:
                 + (", or give a def or a lambda that computes the key" if form == "at" else "")
             )
         computed = [one for one in keys if isinstance(one, KeyFunction)]
-        if computed and form not in ("at", "each"):
-            raise DeclarationError(
-                f"{where}: a function computes the key of one row: {self.name}.at(function), or of "
-                f"one for each row of another parameter: {self.name}.each(function)"
-            )
+        if form not in ("at", "each"):
+            check_named(self.name, columns, where)
         if computed and form == "each" and (len(computed) < len(keys) or create):
             raise DeclarationError(
                 f"{where}: the rows of each(function) are there already, and functions alone "
