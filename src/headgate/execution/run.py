@@ -113,8 +113,8 @@ class Run:
         self.table_names = [table.name for table in names]
         self.counts = np.zeros(2 * len(names) + 1, np.int64)
         kept_arrays(program.constraints, program.tables)  # made while no row is half changed
-        running = set(self.route[self.order].tolist()) if program.moving else ()
-        looking = [works[number].signature for number in running]
+        running = np.bincount(self.route[self.order]) if program.moving else np.empty(0, np.int64)
+        looking = [works[number].signature for number in np.flatnonzero(running).tolist()]
         self.indexes = kept_indexes(program.moving, program.tables, looking)
         self.trails = [self._trail(table) for table in program.trailed]
         if expiring is not None:

@@ -7,7 +7,7 @@ that does not is null, with its fault. A type of which no value can fit is an In
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -416,11 +416,14 @@ def lists_of(array: pa.Array, element: ColumnType, where: str) -> Lists:
     elif not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
         raise _refusal(kind, ColumnType("array", element=element), where)
     nulls = nulls_of(array)
-    if nulls is not None:
-        array = pc.fill_null(array, pa.scalar([], array.type))
     if not len(array):
         return Lists(np.zeros(1, np.int64), array.values[:0], nulls)
     offsets = array.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+    # Arrow lets a null one have elements all the same. To look is far cheaper than to fill them,
+    # and in a stream of several transactions most events have no list for some of them.
+    if nulls is not None and np.diff(offsets)[nulls != 0].any():
+        filled = pc.fill_null(array, pa.scalar([], array.type))
+        return replace(lists_of(filled, element, where), nulls=nulls)
     first, last = int(offsets[0]), int(offsets[-1])
     return Lists(offsets - first, array.values.slice(first, last - first), nulls)
 

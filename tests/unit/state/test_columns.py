@@ -239,6 +239,18 @@ def test_lists_of_every_make_are_read_also_from_their_middle(what: str) -> None:
         assert list(stored.values[stored.offsets[row] : stored.offsets[row + 1]]) == expected
 
 
+@pytest.mark.parametrize("hidden", [[], [2**40, 5]], ids=["none", "some"])
+def test_a_null_list_has_no_elements_whatever_arrow_keeps_for_it(hidden: list[int]) -> None:
+    offsets = np.array([0, 1, 1 + len(hidden), 3 + len(hidden)], np.int32)
+    mask = pa.array([False, True, False])
+    array = pa.ListArray.from_arrays(offsets, pa.array([1, *hidden, 2, 3]), mask=mask)
+    kind = ColumnType("array", element=ColumnType("int"))
+    stored = to_stored(array, kind, StringPool(), "here")
+    assert stored.faults is not None and stored.offsets is not None
+    assert list(stored.faults) == [0, NULL_FAULT, 0]
+    assert (list(stored.offsets), list(stored.values)) == ([0, 1, 1, 3], [1, 2, 3])
+
+
 def test_a_scalar_column_for_an_array_is_refused() -> None:
     kind = ColumnType("array", element=ColumnType("int"))
     with pytest.raises(hg.InputError, match="the column is int64, the declaration says array<int>"):
