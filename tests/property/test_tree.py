@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from headgate.state import entries
 from headgate.state import tree as trees
+from headgate.state.compiled import numba
 from headgate.state.ordered import sort_slots
 from headgate.state.strings import StringPool
 
@@ -73,7 +74,7 @@ def test_a_tree_that_was_filled_at_once_goes_on_as_any_other(count, random):
     kept = {entry: slot for slot, entry in enumerate(found)}
     tree = Tree(2)
     tree.words = trees.empty_tree(2, entries.nodes_for(len(found)))
-    held = np.array([[1, *entry] for entry in kept], np.int64).reshape(-1)
+    held = np.array([[1, *entry, 0] for entry in kept], np.int64).reshape(-1)
     order = np.arange(len(found))
     entries.fill(at(tree.words), at(held), at(order), len(found))
     low, high = (-1, 0), (3000, 0)
@@ -108,3 +109,57 @@ def test_texts_are_in_the_order_of_their_code_points(texts, low, high):
         tree.insert((codes[text],), codes[text])
     found = tree.scan((codes[low],), (codes[high],), 1)
     assert found == [codes[text] for text in sorted(texts) if low <= text <= high]
+
+
+# --- hints ----------------------------------------------------------------------------------------
+
+
+@numba.njit
+def exchange_one(tree: int, words: int, hint: int, fresh: int, target: int, slot: int) -> int:
+    return int(trees.exchange(tree, words, hint, fresh, target, slot))
+
+
+@numba.njit
+def insert_one_at(tree: int, leaf: int, words: int, slot: int) -> int:
+    return int(trees.insert_at(tree, leaf, words, slot))
+
+
+@numba.njit
+def take_one_out(tree: int, words: int, hint: int) -> None:
+    trees.take_out(tree, words, hint)
+
+
+def any_hint(tree: Tree, random, leaf: int) -> int:
+    """The leaf itself, another one, a node above leaves, one that is no more, or none."""
+    if random.random() < 0.4:
+        return leaf
+    return random.randrange(-1, int(tree.words[trees.USED]))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 400), st.randoms(use_true_random=False))
+def test_no_hint_has_to_be_right(count, random):
+    """Entries come, move and go until leaves and nodes are given back and used anew."""
+    tree, kept, leaves = Tree(2), {}, {}
+    for slot in range(3 * count):
+        room = trees.grown_tree(tree.words, 2 * int(tree.words[trees.ROOM]))
+        tree.words = room if entries.is_short_one(at(tree.words), 1) else tree.words
+        entry = random.randrange(60), random.randrange(60)
+        is_growing = slot < count or (slot < 2 * count and random.random() < 0.3)
+        old = random.choice(list(kept)) if kept and not is_growing else None
+        words = np.array([old or (0, 0), entry], np.int64)
+        one, other = at(words), at(words) + 16
+        hint = any_hint(tree, random, leaves.get(old, -1))
+        if old is not None and slot >= 2 * count:
+            take_one_out(at(tree.words), one, hint)
+            del kept[old], leaves[old]
+        elif entry not in kept:
+            target, moved = any_hint(tree, random, -1), kept.pop(old, slot)
+            if old is None:
+                leaves[entry] = insert_one_at(at(tree.words), target, other, slot)
+            else:
+                del leaves[old]
+                leaves[entry] = exchange_one(at(tree.words), one, hint, other, target, moved)
+            kept[entry] = moved
+    assert int(tree.words[trees.ENTRIES]) == len(kept)
+    assert tree.scan((0, 0), (60, 60), 2) == expected(kept, (0, 0), (60, 60), 2, -1, False)

@@ -28,6 +28,7 @@ from headgate.state.due_rows import NEVER, moment_of
 from headgate.state.entries import NULL_SHIFT, NULLABLE, bring, order_word
 from headgate.state.layout import HEADER_ALIVE, HEADER_EPOCH_SHIFT, HEADER_EXCHANGED
 from headgate.state.trail import end
+from headgate.state.tree import NONE
 
 AT_ONCE = -(1 << 63)  # a moment that has come, whatever the time
 # The words of `wakes`. Entries are a moment, the number of a table and a slot; of rows alone, only
@@ -306,7 +307,8 @@ def _remove(wakes: int, table_number: int, slot: int) -> None:
         end(get(table, TRAIL), slot, epoch)
     for number in range(get(table, INDEX_COUNT)):
         index = get(table, INDEXES) + 8 * INDEX_WORDS * number
-        bring(get(index, INDEX_TREE), get(index, INDEX_HELD), get(index, INDEX_RECIPE), slot, row)
+        tree, held = get(index, INDEX_TREE), get(index, INDEX_HELD)
+        bring(tree, held, get(index, INDEX_RECIPE), slot, row, NONE)
 
 
 # --- what is due at a time ------------------------------------------------------------------------

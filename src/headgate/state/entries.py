@@ -13,32 +13,39 @@ from typing import Any
 
 import numpy as np
 
-from headgate.state.compiled import linked, numba, prefetch
+from headgate.state.compiled import linked, numba, prefetch, prefetch_to_write
 from headgate.state.layout import HEADER_ALIVE
 from headgate.state.spaces import Slots
 from headgate.state.tree import (
-    ABSENT,
     CAPACITY,
+    COMING,
     COUNT,
     ENTRIES,
     FRESH,
     HEIGHT,
+    INNER,
+    KIND,
     LEVELS_MAX,
     NEXT,
     NONE,
     PREVIOUS,
     ROOT,
-    STAYS,
+    TARGETS,
+    TARGETS_MAX,
     USED,
     WIDTH,
+    ask_for_leaf,
     entry_at,
     exchange,
     insert,
+    insert_at,
     is_short,
+    leaf_of,
     move,
     node_at,
     remove,
     scan,
+    take_out,
 )
 from headgate.state.words import set_word as put
 from headgate.state.words import word_at as get
@@ -97,34 +104,45 @@ def order_word(row: int, offset: int, kind: int) -> Any:
 
 
 @linked
-def bring(tree: int, held: int, recipe: int, slot: int, row: int) -> None:
-    """Let the entry of a slot be what its row says now: none, if it is not alive.
+def read_entry(tree: int, recipe: int, row: int, out: int) -> None:
+    """The words of the entry that a row says.
 
     The `recipe` has the offset and the kind of each word in a row.
     """
+    for part in range(get(tree, WIDTH)):
+        put(out, part, order_word(row, get(recipe, 2 * part), get(recipe, 2 * part + 1)))
+
+
+@linked
+def _is_same(tree: int, entry: int, words: int) -> Any:
+    """Whether an entry has these words."""
+    for part in range(get(tree, WIDTH)):
+        if get(entry, part + 1) != get(words, part):
+            return False
+    return True
+
+
+@linked
+def bring(tree: int, held: int, recipe: int, slot: int, row: int, target: int) -> None:
+    """Let the entry of a slot be what its row says now: none, if it is not alive. The `target` is
+    the leaf in which it seems to come to stand, or NONE."""
     width = get(tree, WIDTH)
-    entry, fresh = held + 8 * slot * (width + 1), tree + 8 * FRESH
-    is_alive = get(row, 0) & HEADER_ALIVE
+    entry, fresh, leaf = held + 8 * slot * (width + 2), tree + 8 * FRESH, target
+    was_alive, is_alive = get(entry, 0), get(row, 0) & HEADER_ALIVE
     if is_alive:
-        for part in range(width):
-            put(fresh, part, order_word(row, get(recipe, 2 * part), get(recipe, 2 * part + 1)))
-    if get(entry, 0):
-        is_same = is_alive != 0
-        for part in range(width):
-            if get(entry, part + 1) != get(fresh, part):
-                is_same = False
-        if is_same:
+        read_entry(tree, recipe, row, fresh)
+    if was_alive and is_alive:
+        if _is_same(tree, entry, fresh):
             return
-        how = exchange(tree, entry + 8, fresh, slot) if is_alive else ABSENT
-        if how == STAYS:
-            move(fresh, entry + 8, width)
-            return
-        if how == ABSENT:
-            remove(tree, entry + 8)
+        leaf = exchange(tree, entry + 8, get(entry, width + 1), fresh, target, slot)
+    elif was_alive:
+        take_out(tree, entry + 8, get(entry, width + 1))
+    elif is_alive:
+        leaf = insert_at(tree, target, fresh, slot)
     put(entry, 0, is_alive)
     if is_alive:
         move(fresh, entry + 8, width)
-        insert(tree, fresh, slot)
+        put(entry, width + 1, leaf)
 
 
 # --- entries that wait ----------------------------------------------------------------------------
@@ -151,19 +169,53 @@ def catch_up(tree: int, held: int, recipe: int, waiting: int, rows: int, row_wor
     To begin again where it ended then is right: an entry says what its row says at that moment.
     """
     first, count = get(waiting, WAITING_DONE), get(waiting, WAITING_COUNT)
-    width = 8 * (get(tree, WIDTH) + 1)
+    slots = waiting + 8 * WAITING_FIRST
+    done = _bring_all(tree, held, recipe, rows, row_words, slots, first, count)
+    put(waiting, WAITING_DONE, done if done < count else 0)
+    put(waiting, WAITING_COUNT, count if done < count else 0)
+    return done < count
+
+
+@linked
+def _bring_all(
+    tree: int, held: int, recipe: int, rows: int, row_words: int, slots: int, first: int, count: int
+) -> Any:
+    """Bring those forward from place `first` on; returns the place where nodes ran short."""
+    given, mask = (tree, held, recipe, rows, row_words), TARGETS_MAX - 1
+    for place in range(first, min(first + WAITING_AHEAD, count)):
+        put(tree + 8 * TARGETS, place & mask, _prepare(given, slots, place, count))
     for place in range(first, count):
         if is_short(tree, 1):
-            put(waiting, WAITING_DONE, place)
-            return True
-        ahead = get(waiting, WAITING_FIRST + min(place + WAITING_AHEAD, count - 1))
-        prefetch(held + width * ahead)
-        prefetch(rows + 8 * row_words * ahead)
-        slot = get(waiting, WAITING_FIRST + place)
-        bring(tree, held, recipe, slot, rows + 8 * row_words * slot)
-    put(waiting, WAITING_DONE, 0)
-    put(waiting, WAITING_COUNT, 0)
-    return False
+            return place
+        target, ahead = get(tree + 8 * TARGETS, place & mask), place + WAITING_AHEAD
+        if ahead < count:
+            put(tree + 8 * TARGETS, ahead & mask, _prepare(given, slots, ahead, count))
+        slot = get(slots, place)
+        bring(tree, held, recipe, slot, rows + 8 * row_words * slot, target)
+    return count
+
+
+@linked
+def _prepare(given: tuple[int, ...], slots: int, place: int, count: int) -> Any:
+    """Ask for what `bring` will need of the tree for the slot at a place; returns its target. The
+    entry and the row of a later one are asked for first."""
+    tree, held, recipe, rows, row_words = given
+    width, coming = get(tree, WIDTH), tree + 8 * COMING
+    later = get(slots, min(place + WAITING_AHEAD, count - 1))
+    for word in (0, width + 1):  # which may lie in two lines of the cache
+        prefetch_to_write(held + 8 * (width + 2) * later + 8 * word)
+    for word in (0, row_words - 1):
+        prefetch(rows + 8 * row_words * later + 8 * word)
+    slot = get(slots, place)
+    entry, row = held + 8 * (width + 2) * slot, rows + 8 * row_words * slot
+    is_alive = get(row, 0) & HEADER_ALIVE
+    if is_alive:
+        read_entry(tree, recipe, row, coming)
+    if get(entry, 0):
+        if is_alive and _is_same(tree, entry, coming):
+            return NONE
+        ask_for_leaf(tree, get(entry, width + 1))
+    return leaf_of(tree, coming) if is_alive else NONE
 
 
 @linked
@@ -191,11 +243,12 @@ def fill(tree: int, held: int, order: int, count: int) -> None:
         last = (leaf + 1) * count // level_count
         for place in range(first, last):
             ahead = get(order, min(place + AHEAD, count - 1))
-            prefetch(held + 8 * ahead * (width + 1))
+            prefetch_to_write(held + 8 * ahead * (width + 2))
             slot = get(order, place)
-            spot = entry_at(tree, node, place - first)
-            move(held + 8 * (slot * (width + 1) + 1), spot, width)
+            entry, spot = held + 8 * slot * (width + 2), entry_at(tree, node, place - first)
+            move(entry + 8, spot, width)
             put(spot, width, slot)
+            put(entry, width + 1, leaf)
         put(node, COUNT, last - first)
         put(node, NEXT, leaf + 1 if leaf + 1 < level_count else NONE)
         put(node, PREVIOUS, leaf - 1)
@@ -204,6 +257,7 @@ def fill(tree: int, held: int, order: int, count: int) -> None:
         above_first, above_count = level_first + level_count, -(-level_count // most)
         for number in range(above_count):
             node = node_at(tree, above_first + number)
+            put(node, KIND, INNER)
             first = number * level_count // above_count
             last = (number + 1) * level_count // above_count
             for child in range(first, last):
@@ -231,13 +285,12 @@ def hold(
     """Note the entries of all live rows in these slots, as `bring` does; returns how many."""
     width, alive = get(tree, WIDTH), 0
     for slot in range(first, last):
-        row, entry = rows + 8 * slot * row_words, held + 8 * slot * (width + 1)
+        row, entry = rows + 8 * slot * row_words, held + 8 * slot * (width + 2)
         is_alive = get(row, 0) & HEADER_ALIVE
         put(entry, 0, is_alive)
         alive += is_alive
-        for part in range(width if is_alive else 0):
-            word = order_word(row, get(recipe, 2 * part), get(recipe, 2 * part + 1))
-            put(entry, part + 1, word)
+        if is_alive:
+            read_entry(tree, recipe, row, entry + 8)
     return alive
 
 
@@ -246,19 +299,15 @@ def bring_some(
     tree: int, held: int, recipe: int, rows: int, row_words: int, slots: Slots, first: int
 ) -> int:
     """As `bring`, for the slots from place `first` on; returns the place where nodes ran short."""
-    for place in range(first, len(slots)):
-        if is_short(tree, 1):
-            return place
-        slot = slots[place]
-        bring(tree, held, recipe, slot, rows + 8 * slot * row_words)
-    return len(slots)
+    base = np.int64(slots.ctypes.data)
+    return int(_bring_all(tree, held, recipe, rows, row_words, base, first, len(slots)))
 
 
 @linked
 def _is_true(tree: int, held: int, recipe: int, slot: int, row: int) -> Any:
     """Whether the entry of a slot is what its row says."""
     width = get(tree, WIDTH)
-    entry = held + 8 * slot * (width + 1)
+    entry = held + 8 * slot * (width + 2)
     is_alive = get(row, 0) & HEADER_ALIVE
     if get(entry, 0) != is_alive:
         return False
@@ -277,7 +326,7 @@ def pick_stale(
     width, found = get(tree, WIDTH), 0
     for place in range(len(slots)):
         ahead = slots[min(place + AHEAD, len(slots) - 1)]
-        prefetch(held + 8 * ahead * (width + 1))
+        prefetch(held + 8 * ahead * (width + 2))
         prefetch(rows + 8 * row_words * ahead)
         slot = slots[place]
         out[found] = slot

@@ -63,7 +63,7 @@ class OrderedIndex:
         self._pending: list[Slots] = []
         self._pending_count = 0
         self.tree = self._empty(1)
-        self.held = np.zeros((0, self.width + 1), np.int64)
+        self.held = np.zeros((0, self.width + 2), np.int64)
 
     @property
     def width(self) -> int:
@@ -123,7 +123,7 @@ class OrderedIndex:
         """See that every slot of the table has a place."""
         rows = self._rows
         if len(self.held) < rows.count:
-            held = np.zeros((max(rows.count, 2 * len(self.held)), self.width + 1), np.int64)
+            held = np.zeros((max(rows.count, 2 * len(self.held)), self.width + 2), np.int64)
             held[: len(self.held)] = self.held
             self.held = held
 
@@ -168,7 +168,7 @@ class OrderedIndex:
 
     def _rebuild(self) -> None:
         rows = self._rows
-        self.held = np.zeros((max(rows.count, 16), self.width + 1), np.int64)
+        self.held = np.zeros((max(rows.count, 16), self.width + 2), np.int64)
         self.tree = self._empty(1)
         given = address(self.tree), address(self.held), address(self.recipe)
         words = address(rows.words), rows.layout.words

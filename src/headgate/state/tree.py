@@ -4,6 +4,11 @@ An entry is some words to be ordered by and the slot of its row. Nodes have one 
 entry is followed by its slot, in an inner node by the number of the child whose entries begin
 there. Leaves are linked both ways. No entry is twice: their last words are the key of a row.
 
+Most of what a change costs is the way down, once to where an entry was and once to where it goes.
+So who keeps the tree may remember the leaf of an entry (`hint`), and look for the leaf of another
+one some changes ahead (`leaf_of`), so that memory is on the way meanwhile. Neither has to be right
+when it is used: a leaf says itself whether an entry is in it, or belongs between those that are.
+
 The words are compared where they stand, never in the rows: these may be half changed while entries
 move. Invariant: kernels never allocate. Whoever inserts sees to it before that there are nodes
 enough (`is_short`); an array that has too few is copied into a larger one, as it is.
@@ -20,7 +25,7 @@ import numpy as np
 from numba.core import types
 
 from headgate.state.characters import compare_texts
-from headgate.state.compiled import linked
+from headgate.state.compiled import linked, prefetch_to_write
 from headgate.state.words import set_word as put
 from headgate.state.words import word_at as get
 
@@ -32,15 +37,18 @@ LEVELS_MAX = 24
 WIDTH, ROOT, HEIGHT, FREE, FREE_COUNT, USED, ROOM, ENTRIES, TEXTS, REACH = range(10)
 PATH = 16  # by level: a node and a place in it
 WORDS_MAX = 16  # of an entry
-FRESH = PATH + 2 * LEVELS_MAX  # room for the words of an entry, and for those of two bounds
-LOW = FRESH + WORDS_MAX
-HIGH = LOW + WORDS_MAX
-HEADER_WORDS = HIGH + WORDS_MAX
-# The words of a node before its entries.
-COUNT, NEXT, PREVIOUS = range(3)
+FRESH = PATH + 2 * LEVELS_MAX  # room for the words of an entry, and of one to come
+COMING = FRESH + WORDS_MAX
+TARGETS = COMING + WORDS_MAX  # the leaves of those to come
+TARGETS_MAX = 16
+HEADER_WORDS = TARGETS + TARGETS_MAX
+# The words of a node before its entries. A node that was given back has none of these, but for a
+# root that had one child: so a hint may name any node, if what is no leaf is passed by.
+COUNT, NEXT, PREVIOUS, KIND = range(4)
 NODE_WORDS = 4
+LEAF, INNER = range(2)
 NONE = -1
-ABSENT, LEFT, STAYS = range(3)  # what `exchange` comes to
+LINE_BYTES = 64  # of a cache
 
 
 def node_words(width: int) -> int:
@@ -192,6 +200,7 @@ def _split(tree: int, parent: int, place: int, is_leaf: int) -> None:
     move(entry_at(tree, child, half), entry_at(tree, other, 0), moved * (width + 1))
     put(child, COUNT, half)
     put(other, COUNT, moved)
+    put(other, KIND, LEAF if is_leaf else INNER)
     if is_leaf:
         after = get(child, NEXT)
         put(other, NEXT, after)
@@ -208,6 +217,7 @@ def _raise_root(tree: int) -> None:
     old, new = get(tree, ROOT), _take(tree)
     root = node_at(tree, new)
     put(root, COUNT, 0)
+    put(root, KIND, INNER)
     _open(tree, root, 0, entry_at(tree, node_at(tree, old), 0), old)
     put(tree, ROOT, new)
     put(tree, HEIGHT, get(tree, HEIGHT) + 1)
@@ -217,23 +227,60 @@ def _raise_root(tree: int) -> None:
 
 
 @linked
-def insert(tree: int, words: int, slot: int) -> None:
-    """Add an entry that is not there."""
-    width = get(tree, WIDTH)
-    if get(node_at(tree, get(tree, ROOT)), COUNT) == CAPACITY:
+def insert(tree: int, words: int, slot: int) -> Any:
+    """Add an entry that is not there; returns its leaf."""
+    width, number = get(tree, WIDTH), get(tree, ROOT)
+    if get(node_at(tree, number), COUNT) == CAPACITY:
         _raise_root(tree)
-    node = node_at(tree, get(tree, ROOT))
+        number = get(tree, ROOT)
     for level in range(get(tree, HEIGHT) - 1, 0, -1):
+        node = node_at(tree, number)
         place = max(_place(tree, node, words, width, 1) - 1, 0)
-        child = node_at(tree, get(entry_at(tree, node, place), width))
-        if get(child, COUNT) == CAPACITY:
+        if get(node_at(tree, get(entry_at(tree, node, place), width)), COUNT) == CAPACITY:
             _split(tree, node, place, level == 1)
             if compare(tree, entry_at(tree, node, place + 1), words, width) <= 0:
                 place += 1
-            child = node_at(tree, get(entry_at(tree, node, place), width))
-        node = child
+        number = get(entry_at(tree, node, place), width)
+    node = node_at(tree, number)
     _open(tree, node, _place(tree, node, words, width, 0), words, slot)
     put(tree, ENTRIES, get(tree, ENTRIES) + 1)
+    return number
+
+
+@linked
+def insert_at(tree: int, leaf: int, words: int, slot: int) -> Any:
+    """The same where it belongs between the entries of a leaf, of which no other node has to know;
+    else it looks for another leaf."""
+    width, node = get(tree, WIDTH), node_at(tree, leaf)
+    count = get(node, COUNT) if leaf != NONE and get(node, KIND) == LEAF else 0
+    if count == 0 or count == CAPACITY:
+        return insert(tree, words, slot)
+    place = _place(tree, node, words, width, 0)
+    if place == 0 or place == count:
+        return insert(tree, words, slot)
+    _open(tree, node, place, words, slot)
+    put(tree, ENTRIES, get(tree, ENTRIES) + 1)
+    return leaf
+
+
+@linked
+def leaf_of(tree: int, words: int) -> Any:
+    """The leaf in which an entry is, or into which it goes; it is asked for."""
+    width, number = get(tree, WIDTH), get(tree, ROOT)
+    for _ in range(get(tree, HEIGHT) - 1):
+        node = node_at(tree, number)
+        place = max(_place(tree, node, words, width, 1) - 1, 0)
+        number = get(entry_at(tree, node, place), width)
+    ask_for_leaf(tree, number)
+    return number
+
+
+@linked
+def ask_for_leaf(tree: int, leaf: int) -> None:
+    """Let the memory of a leaf be on the way."""
+    node = node_at(tree, leaf)
+    for line in range(0, 8 * (NODE_WORDS + CAPACITY * (get(tree, WIDTH) + 1)), LINE_BYTES):
+        prefetch_to_write(node + line)
 
 
 @linked
@@ -261,39 +308,64 @@ def remove(tree: int, words: int) -> Any:
 
 
 @linked
-def exchange(tree: int, words: int, fresh: int, slot: int) -> Any:
-    """Let an entry have other words, where it stays in its leaf; returns STAYS when it did.
+def _located(tree: int, words: int, hint: int) -> tuple[int, int]:
+    """The leaf of an entry and its place in it; NONE when it is not there. The hint is the leaf
+    that it was in, half of which may have gone to the next one since."""
+    width = get(tree, WIDTH)
+    for step in range(3):
+        if hint == NONE or step == 2:  # neither there nor in the next one
+            hint = leaf_of(tree, words)
+        node = node_at(tree, hint)
+        if get(node, KIND) == LEAF:
+            place = _place(tree, node, words, width, 0)
+            is_inside = place < get(node, COUNT)
+            if is_inside and compare(tree, entry_at(tree, node, place), words, width) == 0:
+                return hint, place
+        hint = get(node, NEXT) if get(node, KIND) == LEAF else NONE
+    return NONE, 0
 
-    It stays where it comes no earlier than the first entry of the leaf and no later than the last:
-    no other node has to know. Else it is taken out of a leaf that has others (LEFT): so there are
-    at most two ways down, and one where a value changes by little.
-    """
-    width, node = get(tree, WIDTH), node_at(tree, get(tree, ROOT))
-    for _ in range(get(tree, HEIGHT) - 1):
-        place = max(_place(tree, node, words, width, 1) - 1, 0)
-        node = node_at(tree, get(entry_at(tree, node, place), width))
-    place, count = _place(tree, node, words, width, 0), get(node, COUNT)
-    spot = entry_at(tree, node, place)
-    if place == count or compare(tree, spot, words, width) != 0:
-        return ABSENT
-    is_behind = compare(tree, entry_at(tree, node, 0), fresh, width) <= 0
-    if not is_behind or compare(tree, fresh, entry_at(tree, node, count - 1), width) > 0:
-        if count == 1:
-            return ABSENT  # its leaf goes, too: `remove` sees to that
-        _close(tree, node, place)
-        put(tree, ENTRIES, get(tree, ENTRIES) - 1)
-        return LEFT
-    step = 8 * (width + 1)
-    target = _place(tree, node, fresh, width, 0)
-    if target > place:
-        target -= 1
-        move(spot + step, spot, (target - place) * (width + 1))
+
+@linked
+def take_out(tree: int, words: int, hint: int) -> None:
+    """As `remove`, with a hint."""
+    leaf, place = _located(tree, words, hint)
+    _take_out(tree, leaf, place, words)
+
+
+@linked
+def _take_out(tree: int, leaf: int, place: int, words: int) -> None:
+    if leaf == NONE or get(node_at(tree, leaf), COUNT) == 1:
+        remove(tree, words)  # its leaf goes, too
     else:
-        before = entry_at(tree, node, target)
-        move(before, before + step, (place - target) * (width + 1))
-    move(fresh, entry_at(tree, node, target), width)
-    put(entry_at(tree, node, target), width, slot)
-    return STAYS
+        _close(tree, node_at(tree, leaf), place)
+        put(tree, ENTRIES, get(tree, ENTRIES) - 1)
+
+
+@linked
+def exchange(tree: int, words: int, hint: int, fresh: int, target: int, slot: int) -> Any:
+    """Let an entry have other words; returns the leaf that it is in then. Both leaves are hints.
+
+    It stays in its leaf where it comes no earlier than the first entry of it and no later than the
+    last: no other node has to know.
+    """
+    width, (leaf, place) = get(tree, WIDTH), _located(tree, words, hint)
+    node = node_at(tree, leaf)
+    count = get(node, COUNT) if leaf != NONE else 0
+    is_behind = count > 0 and compare(tree, entry_at(tree, node, 0), fresh, width) <= 0
+    if not is_behind or compare(tree, fresh, entry_at(tree, node, count - 1), width) > 0:
+        _take_out(tree, leaf, place, words)
+        return insert_at(tree, target, fresh, slot)
+    spot, step = entry_at(tree, node, place), 8 * (width + 1)
+    goal = _place(tree, node, fresh, width, 0)
+    if goal > place:
+        goal -= 1
+        move(spot + step, spot, (goal - place) * (width + 1))
+    else:
+        before = entry_at(tree, node, goal)
+        move(before, before + step, (place - goal) * (width + 1))
+    move(fresh, entry_at(tree, node, goal), width)
+    put(entry_at(tree, node, goal), width, slot)
+    return leaf
 
 
 @linked
@@ -316,6 +388,7 @@ def _leave(tree: int, leaf: int) -> None:
     if get(root, COUNT) == 0:  # all is gone: the root is an empty leaf again
         put(root, NEXT, NONE)
         put(root, PREVIOUS, NONE)
+        put(root, KIND, LEAF)
         put(tree, HEIGHT, 1)
     while get(tree, HEIGHT) > 1 and get(root, COUNT) == 1:
         old = get(tree, ROOT)
