@@ -18,6 +18,12 @@ def test_every_way_runs_the_same_events(hot: int | None) -> None:
     assert "100%" in access.lines(found)[-1]
 
 
+def test_virtual_operations_of_every_row_do_the_same() -> None:
+    small = {"rows": 500, "events": 60, "shares": (0.2,), "schemes": access.ROW_BY_ROW}
+    found = access.measure("row by row", access.computed, None, 2, **small)
+    assert list(found.found[0.2]) == list(access.ROW_BY_ROW.values())
+
+
 def test_figures_of_ways_that_differ_are_refused() -> None:
     engines = {name: access.open_states(rows, [access.named]) for name, rows in
                {"one": 10, "other": 20}.items()}  # fmt: skip

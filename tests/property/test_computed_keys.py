@@ -129,7 +129,7 @@ BATCHES = [make_events(seed, keys, 260) for seed, keys in enumerate((8, 40, 300)
 BATCHES += [make_events(9, keys, 300, ("place", "cancel", "cancel")) for keys in (60, 2000)]
 SCHEMES = (
     "serial", "auto", "shares", "ready", "strata-operation-lazy", "depth-chain", "tstream", "lal",
-    "virtual",
+    "virtual", "virtual-rows",
 )  # fmt: skip
 
 

@@ -137,6 +137,27 @@ def number_rows(operations: Operations, numbers: np.ndarray) -> int:
     return int(_number_rows(operations.rows, numbers))
 
 
+def with_every_row(operations: Operations, bases: np.ndarray) -> Operations:
+    """The same where what may touch any row of a table touches each of them, too.
+
+    `bases` are the first rows of the tables; rows behind the last of them stand for whole tables.
+    """
+    units, tables = operations.units, len(bases) - 1
+    unit = np.repeat(np.arange(units), np.diff(operations.starts))
+    whole = operations.rows - bases[-1]
+    owner, owned = (found[(whole >= 0) & (operations.writes == 1)] for found in (unit, whole))
+    sizes = np.diff(bases)[owned]
+    first = np.repeat(bases[owned] - np.cumsum(sizes) + sizes, sizes)
+    table = np.where(whole >= 0, -1, np.searchsorted(bases, operations.rows, side="right") - 1)
+    is_among = np.isin(unit * tables + table, owner * tables + owned) & (table >= 0)
+    places = np.concatenate([unit[~is_among], np.repeat(owner, sizes)])
+    order = np.argsort(places, kind="stable")
+    rows = np.concatenate([operations.rows[~is_among], first + np.arange(sizes.sum())])
+    writes = np.concatenate([operations.writes[~is_among], np.ones(sizes.sum(), np.int64)])
+    starts = np.searchsorted(places[order], np.arange(units + 1))
+    return Operations(starts, rows[order], writes[order])
+
+
 def build_graph(operations: Operations, row_count: int) -> Graph:
     """Link the operations of a batch, whose rows are numbered below `row_count`."""
     units = operations.units

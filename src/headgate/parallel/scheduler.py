@@ -229,7 +229,7 @@ class Scheduler:
             return self._run_foreseen(run, scheme)
         if scheme.kind.plans_itself:
             return self._run_shared(run, scheme)
-        sections = cut(run)
+        sections = cut(run, by_rows=scheme.scope == "rows")
         if len(sections) == 1:
             return self._run_section(run, scheme)
         run_in_turn(run, sections, lambda section: self._run_section(section, scheme))

@@ -23,6 +23,7 @@ PROTOCOL = "a protocol that keeps a level of isolation"
 GRANULARITIES = ("transaction", "operation", "chain")
 ABORTS = ("eager", "lazy")
 POOLS = ("everything", "nothing", "socket")
+SCOPES = ("table", "rows")
 
 # The kernels that make the plan of a batch.
 PLAN = ("serial.resolve", "collect")  # the graph of transactions
@@ -89,8 +90,9 @@ KINDS = {
         ),
         _compared(
             "virtual", "a key that depends on rows touches the whole of its table, and is computed "
-            "when all before it have run: MorphStream's virtual operations", TRANSACTIONS, "graph",
-            kernel="ready", is_queued=True, is_virtual=True,
+            "when all before it have run: MorphStream's virtual operations; -rows has one for each "
+            "row, as the paper does", TRANSACTIONS, "graph",
+            kernel="ready", dimensions=("scope",), is_queued=True, is_virtual=True,
         ),
         Kind(
             "nolock", "no order and no isolation: a bound for speed, INCORRECT on purpose",
@@ -114,11 +116,13 @@ _WORDS: dict[str, tuple[str, Any]] = {
     **{word: ("granularity", word) for word in GRANULARITIES},
     **{word: ("abort", word) for word in ABORTS},
     **{word: ("pool", word) for word in POOLS},
+    **{word: ("scope", word) for word in SCOPES},
     "static": ("stealing", False),
 }
 VARIANTS = (
     f"{', '.join(EXPLORATIONS)} take one of {', '.join(GRANULARITIES)} and one of "
-    f"{', '.join(ABORTS)}, each behind a hyphen; tstream takes one of {', '.join(POOLS)} and static"
+    f"{', '.join(ABORTS)}, each behind a hyphen; tstream takes one of {', '.join(POOLS)} and "
+    "static, virtual takes rows"
 )
 
 
@@ -132,6 +136,7 @@ class Scheme:
     abort: str = "eager"  # of operations and chains: settle at once, or when all has run
     pool: str = "everything"  # tstream: who shares a pool of chains
     stealing: bool = True  # tstream: take chains freely, or have them shared out
+    scope: str = "table"  # virtual: what a key touches that is not known, as one or row by row
 
     @property
     def kind(self) -> Kind:
@@ -161,6 +166,8 @@ class Scheme:
             words += [self.granularity, self.abort]
         if "pool" in self.kind.dimensions:
             words += [self.pool] if self.stealing else [self.pool, "static"]
+        if self.scope != "table":
+            words += [self.scope]
         return "-".join(words)
 
 

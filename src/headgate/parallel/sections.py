@@ -29,6 +29,7 @@ from headgate.state.layout import HEADER_EPOCH_SHIFT
 
 GAIN_MIN = 1.1  # the batch as a whole must be expected to take this much longer
 SECTION_OPERATIONS = 1 << 15  # about so many are planned at once
+VIRTUAL_OPERATIONS = 1 << 22  # the same of those that computed keys only may come to
 
 
 def section_count(operations: int) -> int:
@@ -36,11 +37,25 @@ def section_count(operations: int) -> int:
     return max(1, round(operations / SECTION_OPERATIONS))
 
 
-def cut(run: Run) -> list[range]:
-    """The positions of each section of a batch, in order."""
-    count = min(section_count(_operations(run)), len(run.order))  # a transaction is not cut
+def cut(run: Run, *, by_rows: bool = False) -> list[range]:
+    """The positions of each section of a batch, in order; with `by_rows` of one where a computed
+    key touches every row of its table."""
+    count = section_count(_operations(run))
+    if by_rows:
+        count = max(count, -(-_virtual_operations(run) // VIRTUAL_OPERATIONS))
+    count = min(count, len(run.order))  # a transaction is not cut
     edges = np.linspace(0, len(run.order), count + 1).astype(int)
     return [range(first, last) for first, last in pairwise(edges.tolist())]
+
+
+def _virtual_operations(run: Run) -> int:
+    """How many rows the computed keys of the batch may lead to, counted for each of them."""
+    tables = run.program.tables
+    each = [
+        sum(tables[one.table.name].count for one in work.signature.accesses if one.is_dynamic)
+        for work in run.works
+    ]
+    return int(np.array(each)[run.route[run.order]].sum())
 
 
 def _operations(run: Run) -> int:

@@ -30,7 +30,13 @@ from headgate.parallel.decision import (
     worth_planning,
 )
 from headgate.parallel.figures import measure_transactions, task_shape
-from headgate.parallel.graph import Graph, Operations, build_graph, number_rows
+from headgate.parallel.graph import (
+    Graph,
+    Operations,
+    build_graph,
+    number_rows,
+    with_every_row,
+)
 from headgate.parallel.scheme import UNIT_PLAN, Scheme
 from headgate.parallel.units import UnitBatch
 
@@ -75,6 +81,8 @@ class TransactionBatch:
         frame = run.frame.but({"bases": bases, "starts": starts, "rows": rows, "writes": writes})
         used = self.scheduler.readiness.kernels_of(self.scheme)["collect"](frame.address)
         operations = Operations(starts, rows[:used], writes[:used])
+        if self.scheme.scope == "rows":
+            operations = with_every_row(operations, bases)
         most = int(bases[-1]) + len(tables)  # a whole table counts as a row behind all others
         return operations, number_rows(operations, run.program.scratch_numbers(most))
 

@@ -276,7 +276,7 @@ CALLS: dict[str, tuple[Attempt, str]] = {
         lambda engine: engine.run(transfer, [GOOD], scheme="seriel"),
         "scheme 'seriel' is unknown; strata, depth, ready take one of transaction, operation, "
         "chain and one of eager, lazy, each behind a hyphen; tstream takes one of everything, "
-        f"nothing, socket and static; {SCHEMES}; did you mean 'serial'?",
+        f"nothing, socket and static, virtual takes rows; {SCHEMES}; did you mean 'serial'?",
     ),
     "threads in words": (
         lambda engine: engine.run(transfer, [GOOD], threads="two"),  # type: ignore[arg-type]

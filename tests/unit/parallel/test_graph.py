@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.parallel.figures import measure_transactions
-from headgate.parallel.graph import Graph, Operations, build_graph, number_rows
+from headgate.parallel.graph import (
+    Graph,
+    Operations,
+    build_graph,
+    number_rows,
+    with_every_row,
+)
 
 ROWS = 6
 touches = st.dictionaries(st.integers(0, ROWS - 1), st.booleans(), max_size=4)
@@ -97,3 +103,23 @@ def test_the_figures_of_a_small_graph() -> None:
     assert shape.widest_stratum == 2
     assert shape.ideal_speedup == 4 / 3
     assert skewed == 1.5
+
+
+BASES = np.array([0, 4, ROWS], np.int64)  # two tables, which stand for a row each behind the rows
+
+
+@given(st.lists(st.dictionaries(st.integers(0, ROWS + 1), st.booleans(), max_size=5), max_size=6))
+def test_who_may_touch_any_row_of_a_table_touches_each_of_them_once(
+    units: list[dict[int, bool]],
+) -> None:
+    found = with_every_row(operations_of(units), BASES)
+    assert found.units == len(units)
+    for number, unit in enumerate(units):
+        wanted = dict(unit)
+        for table in range(2):
+            if unit.get(ROWS + table):
+                wanted |= dict.fromkeys(range(BASES[table], BASES[table + 1]), True)
+        span = slice(found.starts[number], found.starts[number + 1])
+        rows, writes = found.rows[span].tolist(), found.writes[span].tolist()
+        assert len(rows) == len(wanted)
+        assert dict(zip(rows, map(bool, writes), strict=True)) == wanted
