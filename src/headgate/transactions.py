@@ -231,6 +231,7 @@ def _check_access(access: Access, event: Schema, where: str) -> None:
             if kind.element is None:
                 raise DeclarationError(
                     f"{where}: each({name!r}) needs an array column, {name!r} is a {kind}"
+                    + ("; so for each column of the key" if len(access.columns) > 1 else "")
                 )
             kind = kind.element
         if not fits_key(kind, key.type):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from apps import congestion, detection, exchange, routing, shop
+from apps import congestion, detection, exchange, hotel, routing, shop
 
 
 @pytest.mark.parametrize(
@@ -17,8 +17,9 @@ from apps import congestion, detection, exchange, routing, shop
         (congestion, "congestion.svg", 4000),
         (detection, "detection.svg", 16),
         (shop, "shop.svg", 600),
+        (hotel, "hotel.svg", 600),
     ],
-    ids=["exchange", "congestion", "detection", "shop"],
+    ids=["exchange", "congestion", "detection", "shop", "hotel"],
 )
 def test_a_case_study_finds_what_was_expected(
     spark: Any, tmp_path: Path, study: Any, picture: str, count: int

@@ -220,7 +220,8 @@ class _Rewriter:
             found = ir.Global(getattr(value, "__name__", "call"), replaced, statement.loc)
             return [ir.Assign(found, statement.target, statement.loc)]
         if value is ir.UNDEFINED:
-            raise Refusal(f"the name {statement.value.name} is not defined{ALWAYS}", statement.loc)
+            missing = f"the name {statement.value.name} is not defined before this function"
+            raise Refusal(missing + ALWAYS, statement.loc)
         why = refused_value(value, self.functions)
         if why is not None:
             name = getattr(statement.value, "name", None)
@@ -401,6 +402,8 @@ def refused_value(value: Any, functions: dict[Any, Any]) -> str | None:
         return f"a {kind}, which may change while the engine runs; use a tuple"
     if any(value is known for known in functions.values()) or _is_own(value):
         return None
+    if isinstance(value, python_types.CodeType):
+        return "a lambda or a def inside the function, which has no compiled form"
     if value is any or value is all:
         return "a function that takes one generator expression or array here; write a loop"
     if callable(value):

@@ -90,7 +90,7 @@ def reason_of(error: Exception) -> str:
     if caught := re.search(r"exception_match\(\w+, (\w+)\)", text):
         return f"except {caught[1]} has no compiled form, except Exception has"
     if missing := re.search(r"name '(\w+)' is not defined", text):
-        return f"the name {missing[1]} is not defined{ALWAYS}"
+        return f"the name {missing[1]} is not defined before this function{ALWAYS}"
     if "No implementation of function" in text and called is not None:
         return f"there is no compiled form of {_in_words(called[1].strip())}"
     return next((line.strip() for line in text.splitlines() if _is_reason(line)), "unknown reason")

@@ -13,6 +13,7 @@ from apps import (
     detection,
     exchange,
     grep_sum,
+    hotel,
     leaderboard,
     ledger,
     linear_road,
@@ -148,6 +149,32 @@ def test_a_shop_gives_what_the_oracle_gives_and_says_when_goods_are_lost(
         assert shop.adds_up(engine)
         monkeypatch.setattr(shop, "EACH", shop.EACH + 1)
         assert not shop.adds_up(engine)  # it would say so
+
+
+def test_hotels_give_what_the_oracle_gives_and_say_when_rooms_or_searches_are_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    oracle = SerialOracle(hotel.TABLES, [*hotel.ROUTES.values(), hotel.lapse])
+    monkeypatch.setattr(hotel, "DAYS", 12)  # so that rooms become scarce
+    events = hotel.make_events(240)
+    with hotel.open_hotels(None) as engine:
+        for name, rows in hotel.FIRST_ROWS.items():
+            oracle.load(name, rows)
+        for batch in (events[: len(events) // 2][::-1], events[len(events) // 2 :]):
+            results = engine.run(hotel.ROUTES, batch, **hotel.ORDER)
+            expected = oracle.run(hotel.ROUTES, batch, **hotel.ORDER)
+            assert results_difference(results, expected) is None
+            assert difference(engine, oracle) is None
+        assert hotel.compare(engine, events, None)
+        wanted = hotel.expected(events)
+        with monkeypatch.context() as patch:
+            patch.setattr(hotel, "expected", lambda _: wanted[:-1])
+            assert not hotel.compare(engine, events, None)
+        with monkeypatch.context() as patch:
+            patch.setattr(hotel, "WRONG", hotel.WRONG.replace("sold <>", "sold + 1 <>"))
+            assert not hotel.compare(engine, events, None)
+        engine.run(hotel.search, [events[-1] | {"id": -1}])
+        assert not hotel.compare(engine, events, None)
 
 
 def test_the_judge_of_routed_orders_sees_a_wrong_venue_a_lost_cent_and_an_order_without_answer(

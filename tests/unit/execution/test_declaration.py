@@ -91,6 +91,10 @@ def scalar_for_each(event, rows=people.each("id")):
     pass
 
 
+def a_scalar_and_an_array_for_each(event, rows=rooms.each("n", "names")):
+    pass
+
+
 def another_scale(event, row=fines.at("paid")):
     pass
 
@@ -99,7 +103,7 @@ def output_of_another_type(event, row=people.at("id"), out=hg.output("name bigin
     pass
 
 
-EVENT = "id bigint, name string, ids array<bigint>, paid decimal(8,3)"
+EVENT = "id bigint, name string, ids array<bigint>, paid decimal(8,3), n int, names array<string>"
 REFUSED = {
     no_parameters: "the first parameter is the event and has no default",
     event_with_a_default: "the first parameter is the event and has no default",
@@ -111,6 +115,7 @@ REFUSED = {
     a_wider_key: "event column 'id' is a bigint, the key rooms.house a int",
     array_for_at: "event column 'ids' is a array<bigint>, the key people.id a bigint",
     scalar_for_each: "each('id') needs an array column, 'id' is a bigint",
+    a_scalar_and_an_array_for_each: "'n' is a int; so for each column of the key",
     another_scale: "event column 'paid' is a decimal(8,3), the key fines.amount a decimal(8,2)",
     output_of_another_type: "output column 'name' is a bigint, the event's column of that name a s",
 }

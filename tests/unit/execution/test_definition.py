@@ -19,8 +19,7 @@ accounts = hg.Table(
 )
 EVENT = "id bigint, a bigint, x double, due decimal(12,2), name string, ids array<bigint>"
 LIST = [1, 2]
-Refused = tuple[Callable[..., Any], str]
-REFUSED: dict[str, Refused] = {}
+REFUSED: dict[str, tuple[Callable[..., Any], str]] = {}
 
 
 def refused(words: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -132,7 +131,7 @@ def unknown_event_column(event, row=accounts.at("id")):
     row.n = event.amount  # here
 
 
-@refused("nowhere")
+@refused("the name nowhere is not defined before this function")
 def unknown_name(event, row=accounts.at("id")):
     row.n = nowhere  # type: ignore[name-defined]  # noqa: F821  # here
 
@@ -297,6 +296,11 @@ def function_of_numpy(event, row=accounts.at("id")):
 @refused("math.hypot is a function whose compiled form does not give what Python gives")
 def function_of_math(event, row=accounts.at("id")):
     row.x = math.hypot(event.x, event.x)  # here
+
+
+@refused("here is a lambda or a def inside the function, which has no compiled form")
+def order_of_its_own(event, row=accounts.at("id")):
+    row.n = max((event.a, row.n), key=lambda n: -n)  # here
 
 
 @refused("a dict has no compiled form; use if and elif, or a table")
