@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+
 import pyarrow as pa
 import pytest
 
@@ -61,4 +63,49 @@ def test_many_questions_are_answered_though_few_are_kept() -> None:
     for number in [*range(80), 0, 79]:
         found = asked.run(f"select v + {number} as w from t", {"t": rows(1)})
         assert found.to_pylist() == [{"w": 1 + number}]
+    asked.close()
+
+
+TYPES = pa.table(
+    {
+        "i": pa.array([1, None, -3], pa.int32()),
+        "l": pa.array([2**62 + 1, None, -(2**63)], pa.int64()),
+        "u": pa.array([2**64 - 1, None, 0], pa.uint64()),
+        "b": pa.array([True, None, False]),
+        "s": pa.array(["a", None, "\u00fc\x00x"]),
+        "f": pa.array([1.5, None, float("nan")]),
+        "f32": pa.array([1.5, None, 2], pa.float32()),
+        "at": pa.array(
+            [datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC), None,
+             datetime.datetime(1900, 1, 1, tzinfo=datetime.UTC)],
+            pa.timestamp("us", "UTC"),
+        ),
+    }
+)  # fmt: skip
+PREPARED = [
+    "from t",
+    "from t where i is not null",
+    "from t where i is null",
+    "from t where false",
+    "select i, i from t",
+    "select sum(l) as s, count(*) as n from t",
+    "select s as first, f as second from t order by i",
+]
+
+
+@pytest.mark.parametrize("query", PREPARED)
+def test_a_query_that_is_prepared_gives_what_it_gave(query: str) -> None:
+    asked = KeptQuestions()
+    first, *others = [asked.run(query, {"t": TYPES}) for _ in range(3)]
+    for one in others:
+        assert one.schema == first.schema
+        assert repr(one.to_pylist()) == repr(first.to_pylist())  # not a number is not itself
+    asked.close()
+
+
+def test_what_a_query_reads_of_the_moment_is_of_the_moment() -> None:
+    asked = KeptQuestions()
+    query = "select now() as n, random() as r from t"
+    found = [asked.run(query, {"t": rows(1)}).to_pylist()[0] for _ in range(4)]
+    assert len({one["n"] for one in found}) == len({one["r"] for one in found}) == 4
     asked.close()
