@@ -253,12 +253,14 @@ def live(flow: hg.Dataflow, recovery: str, acts: list[tuple[str, Any]]) -> None:
 
 
 @settings(max_examples=25)
-@given(flows(), st.sampled_from(["strong", "weak"]), actions)
+@given(flows(), st.sampled_from(["strong", "weak"]), actions, st.sampled_from([0.0, 0.003]))
 def test_a_flow_does_what_the_oracle_does(
-    flow: hg.Dataflow, recovery: str, acts: list[tuple[str, Any]]
+    flow: hg.Dataflow, recovery: str, acts: list[tuple[str, Any]], together: float
 ) -> None:
     note(flow.show())
-    live(flow, recovery, acts)
+    with pytest.MonkeyPatch.context() as patched:  # executions that share epochs, and do not
+        patched.setattr(stepping, "TOGETHER_SECONDS", together)
+        live(flow, recovery, acts)
 
 
 crews = st.builds(

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -42,6 +43,7 @@ from headgate.execution.interpreter import error_reason
 from headgate.execution.run import COMMITTED, OUTCOMES
 from headgate.query.kept_questions import KeptQuestions
 from headgate.state.objects import FAULT_WORDS
+from headgate.state.spaces import Slots
 from headgate.state.table import Table
 from headgate.transactions import Transaction
 
@@ -65,11 +67,21 @@ class UnitRan:
     calls: dict[str, int] = field(default_factory=dict)  # by procedure: how often it was called
 
 
+class Attempted(NamedTuple):
+    """Events of a transaction that ran as a part of an epoch which commits later."""
+
+    recorded: Recorded
+    kept: pa.Array | None  # which of them committed; None: all
+    changed: Mapping[str, Slots]
+
+
 class Executing:
     """Runs the units of an engine's dataflows; under its lock."""
 
     def __init__(self, batches: Batches, meters: NodeMeters, guard: Guard) -> None:
-        self._batches, self._meters, self._guard = batches, meters, guard
+        self._batches, self._guard = batches, guard
+        self.meters: NodeMeters = meters
+        self.now = batches.clock.monotonic
         self._questions: dict[str, KeptQuestions] = {}  # by procedure
         self._terms: dict[str, Terms] = {}
         self._plain: dict[str, Terms] = {}
@@ -87,7 +99,7 @@ class Executing:
                 ran.given |= {one.name: one.empty for one in node.gives}
                 continue
             ran.taken[node.name] = sum(one.num_rows for one in taken)
-            began = self._batches.clock.monotonic()
+            began = self.now()
             try:
                 if isinstance(node.step, Procedure):
                     self._run_procedure(node, node.step, taken, progress, writes, ran)
@@ -95,8 +107,7 @@ class Executing:
                     is_last = node is unit.nodes[-1]
                     self._run_transaction(node, batch, taken[0], writes, ran, is_last=is_last)
             finally:
-                seconds = self._batches.clock.monotonic() - began
-                self._meters.note_run(node.name, seconds)
+                self.meters.note_run(node.name, self.now() - began)
             writes.end_node()
 
     def _taken(self, stream: Stream, batch: int, progress: UnderWay, ran: UnitRan) -> pa.Table:
@@ -192,21 +203,33 @@ class Executing:
         for table in node.tables:
             writes.of(table.name)
         shadow = None if is_last else writes.shadow(node.written)
-        plain = self._batches.attempt_plain(self._plain_terms(node), events, writes.epoch)
-        if plain is not None:
-            events, made, changed = plain
-            part, kept = self._recorded(node, batch, events, made)
-        else:
-            terms = self._batches.carrying(self.terms(node), events.schema)
-            results, changed = self._batches.attempt(terms, events, writes.epoch)
-            part, kept = _recorded(batch, results)
-        writes.note(changed, shadow)
-        ran.results[node.name] = part
+        part = self.attempt_plain(node, batch, events, writes.epoch)
+        if part is None:
+            part = self.attempt(node, batch, events, writes.epoch)
+        writes.note(part.changed, shadow)
+        ran.results[node.name] = part.recorded
         for stream in node.gives:
-            ran.given[stream.name] = _flowing(stream, part, kept)
+            ran.given[stream.name] = flowing(stream, part)
+
+    def attempt_plain(
+        self, node: Node, batch: int | np.ndarray, events: pa.Table, epoch: int
+    ) -> Attempted | None:
+        """Run events by the straight path where they are plain, of one batch or in the order of
+        several; else None, and nothing ran."""
+        plain = self._batches.attempt_plain(self._plain_terms(node), events, epoch)
+        if plain is None:
+            return None
+        events, made, changed = plain
+        return Attempted(*self._recorded(node, batch, events, made), changed)
+
+    def attempt(self, node: Node, batch: int, events: pa.Table, epoch: int) -> Attempted:
+        """Run the events of a batch, whatever they are."""
+        terms = self._batches.carrying(self.terms(node), events.schema)
+        results, changed = self._batches.attempt(terms, events, epoch)
+        return Attempted(*_recorded(batch, results), changed)
 
     def _recorded(
-        self, node: Node, batch: int, events: pa.Table, made: Made
+        self, node: Node, batch: int | np.ndarray, events: pa.Table, made: Made
     ) -> tuple[Recorded, pa.Array | None]:
         """The results of plain events, and which of them committed; None: all."""
         terms, names = self.terms(node), made.without_epoch.names
@@ -258,11 +281,11 @@ def _recorded(batch: int, results: pa.RecordBatch) -> tuple[Recorded, pa.Array |
     return part, None if kept.true_count == len(kept) else kept
 
 
-def _flowing(stream: Stream, part: Recorded, kept: pa.Array | None) -> pa.Table:
+def flowing(stream: Stream, part: Attempted) -> pa.Table:
     """What flows on of the results of a transaction: the events that committed."""
-    arrays = [part.columns[name] for name in stream.schema.names]
-    if kept is not None:
-        arrays = [array.filter(kept) for array in arrays]
+    arrays = [part.recorded.columns[name] for name in stream.schema.names]
+    if part.kept is not None:
+        arrays = [array.filter(part.kept) for array in arrays]
     declared = stream.empty.schema
     if [one.type for one in arrays] == declared.types:
         return pa.Table.from_arrays(arrays, schema=declared)

@@ -64,10 +64,12 @@ class NodeMeters:
         """It ran, whatever became of it."""
         self.of(node).seconds += seconds
 
-    def note_done(self, node: str, *, aborted: bool, rows: int = 0, rows_out: int = 0) -> None:
-        """It is done with a batch."""
+    def note_done(
+        self, node: str, *, aborted: bool, rows: int = 0, rows_out: int = 0, batches: int = 1
+    ) -> None:
+        """It is done with a batch, or with several."""
         one = self.of(node)
-        one.batches += 1
+        one.batches += batches
         one.rows += rows
         one.aborts += aborted
         one.rows_out += rows_out

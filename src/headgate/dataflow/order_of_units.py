@@ -85,10 +85,16 @@ class Order:
 
     def may_run(self, unit: Unit, batch: int) -> bool:
         """Whether a unit may run a batch that is whole on all that comes to it."""
-        place = self._place(unit, batch)
-        if any(self._is_before(rival, place) for rival in self._rivals[unit.name]):
+        if not self.is_first(unit, batch):
             return False
+        place = self._place(unit, batch)
         return all(self.has_room_at(stream, place) for stream in unit.inner)
+
+    def is_first(self, unit: Unit, batch: int) -> bool:
+        """Whether no unit that shares a written table with this one comes before its batch."""
+        rivals = self._rivals[unit.name]
+        place = self._place(unit, batch) if rivals else (0, 0, 0)
+        return not any(self._is_before(rival, place) for rival in rivals)
 
     def has_room_at(self, stream: str, place: Place | None = None) -> bool:
         """Whether a stream may have another batch: not too many wait for any who takes it.

@@ -48,7 +48,7 @@ class Recorded:
 
     count: int
     words: tuple[Word, Word, Word]  # transaction, outcome, reason
-    batch: int | None
+    batch: int | np.ndarray | None  # the same for all rows, or of each
     columns: Mapping[str, pa.Array | pa.ChunkedArray]
 
     def arrays(self, name: str, kind: pa.DataType, same: SameColumns) -> list[pa.Array]:
@@ -57,6 +57,11 @@ class Recorded:
         if found is None:
             return [same.nulls(kind, self.count)]
         return [found] if isinstance(found, pa.Array) else found.chunks
+
+
+def said(name: str) -> tuple[Word, Word, Word]:
+    """The words of rows that committed."""
+    return name, OUTCOMES[COMMITTED], None
 
 
 class Recorder:
@@ -71,12 +76,11 @@ class Recorder:
         outcome = OUTCOMES[COMMITTED if reason is None else ABORTED]
         self.parts.append(Recorded(1, (name, outcome, reason), batch, {}))
 
-    def rows(self, stream: str, batch: int, rows: pa.Table) -> None:
-        """A batch came on a stream."""
+    def rows(self, stream: str, batch: int | np.ndarray, rows: pa.Table) -> None:
+        """A batch came on a stream, or several with the batch of each row."""
         if rows.num_rows:
-            words = (stream, OUTCOMES[COMMITTED], None)
             columns = dict(zip(rows.column_names, rows.columns, strict=True))
-            self.parts.append(Recorded(rows.num_rows, words, batch, columns))
+            self.parts.append(Recorded(rows.num_rows, said(stream), batch, columns))
 
     def rejected(
         self, stream: str, outcomes: Sequence[str], reasons: Sequence[str], rows: pa.Table
@@ -134,6 +138,7 @@ def _columns(
     }
     for place, name in enumerate(WORDS):
         found[name] = [same.word(part.words[place], part.count) for part in parts]
+    numbers: list[tuple[int, int | np.ndarray | None]]
     numbers = [(part.count, part.batch) for part in parts]
     known = [(count, number) for count, number in numbers if number is not None]
     found[BATCH] = [_filled(known)]
@@ -147,8 +152,8 @@ def _columns(
     return found
 
 
-def _filled(numbers: Sequence[tuple[int, int]]) -> pa.Array:
-    """So many times each of these numbers."""
+def _filled(numbers: Sequence[tuple[int, int | np.ndarray]]) -> pa.Array:
+    """So many times each of these numbers, or so many numbers as they are."""
     values = np.empty(sum(count for count, _ in numbers), np.int64)
     first = 0
     for count, number in numbers:

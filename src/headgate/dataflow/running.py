@@ -12,7 +12,7 @@ With weak recovery an epoch is all that the graph does with one batch, and the l
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -60,13 +60,13 @@ class Flows:
         self._memory, self._guard, self._lock, self._batches = memory, guard, lock, batches
         self._is_weak = is_weak
         self._fingerprint = fingerprint(declared) if is_weak else None
-        self.stepping: Stepping = Stepping(
-            self.graph, memory, guard, lock, batches, self._fingerprint
-        )
         workers = declared.workers
+        self._order = Order(self.graph, self, workers.buffer)
+        self.stepping: Stepping = Stepping(
+            self.graph, memory, guard, lock, batches, self._order, self._fingerprint
+        )
         self.now = batches.clock.monotonic
         self._policy = make_policy(workers.policy, self.graph, self.paces, workers.wait_us / 1e6)
-        self._order = Order(self.graph, self, workers.buffer)
         self._shift: Shift | None = None
         self._taking: list[list[Stepped]] = []  # by who waits: what was run meanwhile
         self._note_columns(columns)
@@ -196,12 +196,16 @@ class Flows:
             shift.deliver(stepped.news)  # under the lock: who hands rows in are one producer
         else:
             try:
-                self._note(self.stepping.step(arrival, self._next_with(arrival)))
+                unit = self._next_with(arrival)
+                stepped = self.stepping.step(arrival, unit, self._behind)
             except BaseException:
                 if self._guard.reason is None:
                     self._note(self.stepping.step(arrival))
                     taken.append(arrival.stream.name)
                 raise
+            taken.append(arrival.stream.name)
+            self._note(stepped)
+            return
         taken.append(arrival.stream.name)
 
     @contextmanager
@@ -243,8 +247,13 @@ class Flows:
         with self._lock, self._guard.running():
             unit = self._next_with(None)
             if unit is not None:
-                self._note(self.stepping.step(unit=unit))
+                self._note(self.stepping.step(unit=unit, behind=self._behind))
             return unit is not None
+
+    @property
+    def _behind(self) -> Callable[[UnderWay], Unit | None] | None:
+        """Who else may run in an epoch; with weak recovery one is of one batch."""
+        return None if self._is_weak else self._next
 
     def _next_with(self, arrival: Arrival | None) -> Unit | None:
         """Who runs next when this has come in."""
@@ -277,6 +286,8 @@ class Flows:
     def _note(self, stepped: Stepped) -> None:
         for one in self._taking:
             one.append(stepped)
+        if stepped.error is not None:
+            raise stepped.error
 
     # --- for workers --------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ would have taken what it gives.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -17,10 +18,11 @@ from headgate.dataflow.arriving import Arrival
 from headgate.dataflow.executing import Aborted, Executing, UnitRan, record
 from headgate.dataflow.handles import NodeMeters
 from headgate.dataflow.nodes import FlowGraph, Node, Unit
-from headgate.dataflow.order_of_units import LateTurn, OwnTurn, Restarted
+from headgate.dataflow.order_of_units import LateTurn, Order, OwnTurn, Restarted
 from headgate.dataflow.procedures import Procedure
+from headgate.dataflow.quiet import BATCHES_MAX, QuietRun, last_quiet, may_be_quiet
 from headgate.dataflow.recording import RecordedEpoch, Recorder, SameColumns, border_of
-from headgate.dataflow.under_way import News, Standing, UnderWay
+from headgate.dataflow.under_way import News, Standing, UnderWay, together
 from headgate.dataflow.windows import move_past
 from headgate.dataflow.writes import Writes, watched
 from headgate.engine.batch import Batches
@@ -34,12 +36,21 @@ from headgate.query.mirror import Mirror
 LOG = logging.getLogger("headgate.dataflow")
 
 
+# So long an epoch may take in executions that wait: what costs less than its commit shares one.
+TOGETHER_SECONDS = 0.003
+
+Behind = Callable[[UnderWay], Unit | None]  # who runs next, when something has run
+
+
 class Stepped(NamedTuple):
     """One epoch that the dataflows made, in the log and not yet known to be durable."""
 
     epoch: int
     recorded: RecordedEpoch | None
     news: list[News]
+    # Of an execution that was to be in it, too, and of which there is nothing: it is raised when
+    # the epoch has been noted.
+    error: BaseException | None = None
 
 
 class Stepping:
@@ -47,9 +58,10 @@ class Stepping:
 
     def __init__(
         self, graph: FlowGraph, memory: Memory, guard: Guard, lock: EngineLock, batches: Batches,
-        fingerprint: str | None,
+        order: Order, fingerprint: str | None,
     ) -> None:  # fmt: skip
-        self.graph = graph
+        self.graph, self._order = graph, order
+        self._quiet = {unit.name for unit in graph.units if may_be_quiet(unit)}
         self._memory, self._guard, self._lock, self._batches = memory, guard, lock, batches
         self._is_weak, self._fingerprint = fingerprint is not None, fingerprint
         self.has_workers = False
@@ -99,27 +111,32 @@ class Stepping:
             return self.step(unit=unit)
 
     @ahead_of_readers
-    def step(self, arrival: Arrival | None = None, unit: Unit | None = None) -> Stepped:
-        """Take what came in, or run a unit's next batch, or both, as one epoch; under the lock."""
+    def step(
+        self, arrival: Arrival | None = None, unit: Unit | None = None, behind: Behind | None = None
+    ) -> Stepped:
+        """Take what came in, or run a unit's next batch, or both, as one epoch; under the lock.
+
+        With `behind`, which says who runs next, it is that of executions behind them, too.
+        """
         recorder, progress = Recorder(self.same), self.under_way()
         if arrival is not None:
             take(arrival, progress, recorder)
-        return self._run(unit, progress, recorder, OwnTurn(self.read), arrival)
+        return self._run(unit, progress, recorder, OwnTurn(self.read), arrival, behind)
 
     def _run(
         self, unit: Unit | None, progress: UnderWay, recorder: Recorder, turn: OwnTurn,
-        arrival: Arrival | None = None,
+        arrival: Arrival | None = None, behind: Behind | None = None,
     ) -> Stepped:  # fmt: skip
         writes, batch, origin = Writes(self._memory, turn, self._checks), 0, None
+        error: BaseException | None = None
         if unit is not None:
             batch = progress.next_of(unit)
-            origin = unit.origin, batch
+            self._execute_all(unit, progress, writes, recorder)
+            if behind is not None:
+                error = self._execute_behind(behind, progress, writes, recorder)
+            origin = unit.origin, progress.done(unit.first)
         if arrival is not None and arrival.origin is not None:
             origin = arrival.origin
-        left = [] if unit is None else [unit]
-        while left:
-            self._execute(left[0], progress, writes, recorder)
-            left = self._beside(left, progress, batch)
         turn.enter()
         with self._guard.all_or_stopped():
             recorded = recorder.recorded()
@@ -130,7 +147,35 @@ class Stepping:
             self._batches.commit_flow(writes.changed(), recorded, origin, inlets, border)
             news = progress.settle(self._batches.clock.monotonic())
             self.standing.note(self._memory.inlets)
-        return Stepped(self._memory.epoch, recorded, news)
+        return Stepped(self._memory.epoch, recorded, news, error)
+
+    def _execute_behind(
+        self, behind: Behind, progress: UnderWay, writes: Writes, recorder: Recorder
+    ) -> BaseException | None:
+        """Run what waits in the same epoch, as long as that takes no time and nobody else waits;
+        returns what an execution raised that there is nothing of."""
+        now = self._batches.clock.monotonic
+        end = now() + TOGETHER_SECONDS
+        while now() < end and not self._lock.is_wanted:
+            unit = behind(progress)
+            if unit is None:
+                return None
+            try:
+                self._execute_all(unit, progress, writes, recorder)
+            except BaseException as error:
+                if self._guard.reason is not None:
+                    raise
+                return error  # those before it are to be committed first
+        return None
+
+    def _execute_all(
+        self, unit: Unit, progress: UnderWay, writes: Writes, recorder: Recorder
+    ) -> None:
+        """Run a unit, and what cannot be apart from it."""
+        batch, left = progress.next_of(unit), [unit]
+        while left:
+            self._execute(left[0], progress, writes, recorder)
+            left = self._beside(left, progress, batch)
 
     def _beside(self, left: list[Unit], progress: UnderWay, batch: int) -> list[Unit]:
         """Who is still to run in this epoch, the first of `left` being done: with weak recovery
@@ -153,11 +198,16 @@ class Stepping:
         return min(counts) < 0 or max(counts) == 0
 
     def _execute(self, unit: Unit, progress: UnderWay, writes: Writes, recorder: Recorder) -> None:
-        """A unit is done with its next batch: it commits, or aborts, or there is nothing to do."""
+        """A unit is done with its next batch: it commits, or aborts, or there is nothing to do;
+        or with several that are quiet."""
         batch, now = progress.next_of(unit), self._batches.clock.monotonic()
-        waited = now - progress.since(unit, now)
+        last = self._last_quiet(unit, progress)
+        waited = progress.waited(unit, max(batch, last), now)
         for node in unit.nodes:
             self.meters.of(node.name).queue_seconds += waited
+        if last:
+            self._run_quiet(unit, last, progress, writes, recorder)
+            return
         told = [one.name for one in unit.needs if progress.batch(one.name, batch) is None]
         if told:
             giver = self.graph.givers.get(told[0])
@@ -167,6 +217,28 @@ class Stepping:
             self._try(unit, batch, progress, writes, recorder)
         for node in unit.nodes:
             progress.finish(node, batch)
+
+    def _last_quiet(self, unit: Unit, progress: UnderWay) -> int:
+        """Up to which batch a unit may run its next ones at once, because nothing aborts them."""
+        if unit.name not in self._quiet:
+            return 0
+        # With weak recovery an epoch is of one batch, and a worker was given one.
+        is_one = self._is_weak or self.has_workers
+        last = last_quiet(unit, progress, 1 if is_one else BATCHES_MAX)
+        next_one = progress.next_of(unit)
+        return last if self._order.over(progress).is_first(unit, last) else min(last, next_one)
+
+    def _run_quiet(
+        self, unit: Unit, last: int, progress: UnderWay, writes: Writes, recorder: Recorder
+    ) -> None:
+        try:
+            QuietRun(unit, last, self._executing, progress, writes, recorder).run()
+        except BaseException:
+            if writes.is_final:  # there is no way back
+                with self._guard.all_or_stopped():
+                    raise
+            self._undo(writes)
+            raise
 
     def _try(
         self, unit: Unit, batch: int, progress: UnderWay, writes: Writes, recorder: Recorder
@@ -192,7 +264,7 @@ class Stepping:
                 return
             except BaseException:
                 self._undo(writes)  # of one that did not come to its turn there is nothing
-                if writes.has_kept:
+                if self._is_weak and writes.has_kept:
                     # Units before it in a weak epoch are in the rows, and in no record.
                     with self._guard.all_or_stopped():
                         raise
@@ -262,6 +334,8 @@ def take(arrival: Arrival, progress: UnderWay, recorder: Recorder) -> None:
     name = arrival.stream.name
     recorder.rejected(name, arrival.outcomes, arrival.reasons, arrival.aside)
     progress.arrive(name, arrival.parts, arrival.closed, arrival.flushed_us)
-    for number, rows in arrival.parts:
-        if rows is not None:
-            recorder.rows(name, number, rows)
+    joined = together([(number, rows) for number, rows in arrival.parts if rows is not None])
+    if joined is not None:
+        rows, numbers = joined
+        is_one = numbers[0] == numbers[-1]
+        recorder.rows(name, int(numbers[0]) if is_one else numbers, rows)

@@ -12,11 +12,10 @@ else, for as long as somebody has not been told.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -53,28 +52,43 @@ def held_schema(stream: Stream) -> pa.Schema:
 
 def numbered(stream: Stream, parts: Sequence[Part]) -> pa.Table | None:
     """Batches as one table with their numbers; None without any."""
-    schema, found = held_schema(stream), []
-    for number, rows in parts:
-        if rows is None:
-            columns = [pa.nulls(1, one.type) for one in stream.schema.arrow]
-            found.append(pa.table([*columns, pa.array([-number], pa.int64())], schema=schema))
-        elif rows.num_rows:
-            numbers = np.full(rows.num_rows, number, np.int64)
-            found.append(pa.table([*rows.columns, pa.array(numbers)], schema=schema))
-    whole = pa.concat_tables(found) if len(found) > 1 else next(iter(found), None)
-    return None if whole is None else whole.combine_chunks()
+    schema = stream.schema.arrow
+    marks = {number for number, rows in parts if rows is None}
+    mark = pa.table([pa.nulls(1, one.type) for one in schema], schema=schema) if marks else None
+    found = [(number, mark if rows is None else rows) for number, rows in parts]
+    joined = together([(number, rows) for number, rows in found if rows is not None])
+    if joined is None:
+        return None
+    rows, numbers = joined
+    if marks:
+        numbers = np.where(np.isin(numbers, [*marks]), -numbers, numbers)
+    return pa.table([*rows.columns, pa.array(numbers)], schema=held_schema(stream))
+
+
+def together(parts: Sequence[tuple[int, pa.Table]]) -> tuple[pa.Table, np.ndarray] | None:
+    """Batches as one table in one piece, and the batch of each row; None without rows."""
+    found = [part for part in parts if part[1].num_rows]
+    if not found:
+        return None
+    counts = [rows.num_rows for _, rows in found]
+    numbers = np.repeat(np.array([number for number, _ in found], np.int64), counts)
+    whole = found[0][1] if len(found) == 1 else pa.concat_tables([rows for _, rows in found])
+    return whole.combine_chunks(), numbers
+
+
+def apart(rows: pa.Table, numbers: np.ndarray) -> Iterator[tuple[int, pa.Table]]:
+    """The batches of rows whose batches ascend."""
+    if not len(numbers):
+        return
+    ends = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
+    for first, last in pairwise(ends):
+        yield int(numbers[first]), rows.slice(first, last - first)
 
 
 def parts_of(rows: pa.Table) -> Iterator[Part]:
     """The batches of a table with numbers, in their order."""
-    numbers = rows.column(IN_BATCH).to_numpy()
-    if not len(numbers):
-        return
-    plain = rows.drop_columns([IN_BATCH])
-    ends = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
-    for first, last in pairwise(ends):
-        number = int(numbers[first])
-        yield abs(number), None if number < 0 else plain.slice(first, last - first)
+    for number, batch in apart(rows.drop_columns([IN_BATCH]), rows.column(IN_BATCH).to_numpy()):
+        yield abs(number), None if number < 0 else batch
 
 
 def _count(batch: Batch) -> int:
@@ -104,6 +118,14 @@ class Flowing:
     flushed_us: int | None = None
     batches: dict[int, Batch] = field(default_factory=dict)
     since: dict[int, float] = field(default_factory=dict)  # when batches became whole
+    floor: int = 0  # up to this batch nobody needs any
+
+    def drop(self, floor: int) -> None:
+        """Nobody needs batches up to this one any more."""
+        for number in range(self.floor + 1, floor + 1):
+            self.batches.pop(number, None)
+            self.since.pop(number, None)
+        self.floor = max(self.floor, floor)
 
 
 class Standing:
@@ -161,6 +183,7 @@ class Standing:
             queue = self.queues[name] = Flowing(stream, one.arrivals, one.watermark_us)
             if one.held is not None:
                 queue.batches = dict(parts_of(one.held))
+            queue.floor = min([one.arrivals, *(number - 1 for number in queue.batches)])
         for node in self.graph.nodes:
             one = inlets.get(node_inlet(node.name), EMPTY)
             self.done[node.name], self.windows[node.name] = one.arrivals, one
@@ -176,7 +199,7 @@ class UnderWay:
         self._standing, self._graph = standing, standing.graph
         self._closed: dict[str, int] = {}
         self._flushed: dict[str, int | None] = {}
-        self._added: dict[str, list[Part]] = {}
+        self._added: dict[str, dict[int, list[Batch]]] = {}
         self._done: dict[str, int] = {}
         self._windows: dict[str, Windowed] = {}
 
@@ -229,7 +252,7 @@ class UnderWay:
         batches, found = self._standing.queues[stream].batches, []
         if number in batches:
             found.append(batches[number])
-        found += [rows for one, rows in self._added.get(stream, ()) if one == number]
+        found += self._added.get(stream, {}).get(number, ())
         if len(found) == 1:
             return found[0]
         parts = [rows for rows in found if rows is not None]
@@ -244,6 +267,12 @@ class UnderWay:
         """Since when a unit's next batch is whole on all that comes to it."""
         batch, queues = self.next_of(unit), self._standing.queues
         return max(queues[name].since.get(batch, default) for name in unit.needed)
+
+    def waited(self, unit: Unit, last: int, now: float) -> float:
+        """How long a unit's next batches up to the last have waited, all together."""
+        queues = [self._standing.queues[name] for name in unit.needed]
+        numbers = range(self.next_of(unit), last + 1)
+        return sum(now - max(one.since.get(number, now) for one in queues) for number in numbers)
 
     def _empty(self, stream: str) -> pa.Table:
         return self._graph.streams[stream].empty
@@ -266,12 +295,21 @@ class UnderWay:
         self, stream: str, parts: Iterable[Part], closed: int, flushed_us: int | None = None
     ) -> None:
         """Rows came in at a source, batch by batch; which of these are whole."""
-        self._added.setdefault(stream, []).extend(parts)
+        added = self._added.setdefault(stream, {})
+        for number, rows in parts:
+            added.setdefault(number, []).append(rows)
         self._closed[stream], self._flushed[stream] = closed, flushed_us
 
     def give(self, stream: Stream, number: int, rows: pa.Table) -> None:
         """A batch on a stream is whole."""
         self.arrive(stream.name, [(number, rows)] if rows.num_rows else [], number)
+
+    def give_several(
+        self, unit: Unit, stream: Stream, rows: pa.Table, numbers: np.ndarray, last: int
+    ) -> None:
+        """Batches of a stream that a unit gives are whole, up to the last."""
+        is_taken = any(one not in unit.nodes for one in self._graph.takers[stream.name])
+        self.arrive(stream.name, apart(rows, numbers) if is_taken else (), last)
 
     def give_up(self, stream: Stream, number: int) -> None:
         """A batch on a stream was aborted: who takes it is told."""
@@ -306,13 +344,11 @@ class UnderWay:
                 rows = self.batch(name, number)
                 news.append((name, number, 0 if rows is None else rows.num_rows))
                 queue.since[number] = now
-            for number in {number for number, _ in self._added.get(name, ())}:
+            for number in self._added.get(name, ()):
                 if number > floor:
                     queue.batches[number] = self.batch(name, number)
             queue.closed, queue.flushed_us = self.closed(name), self.flushed_us(name)
-            for there in (queue.batches, queue.since):
-                for number in [one for one in there if one <= floor]:
-                    del there[number]
+            queue.drop(floor)
         for name in self._windows:
             key = node_inlet(name)
             standing.windows[name] = moved({key: standing.windows[name]}, {key: self._node(name)})[
@@ -335,8 +371,10 @@ class UnderWay:
 
     def _moved(self, name: str) -> Inlet:
         queue, floor = self._standing.queues[name], self._floor(name)
-        drops = sum(_count(rows) for number, rows in queue.batches.items() if number <= floor)
-        kept = [part for part in self._added.get(name, ()) if part[0] > floor]
+        gone = range(queue.floor + 1, floor + 1)
+        drops = sum(_count(queue.batches[one]) for one in gone if one in queue.batches)
+        added = self._added.get(name, {}).items()
+        kept = [(number, rows) for number, parts in added if number > floor for rows in parts]
         held = numbered(queue.stream, kept) if kept else None
         return Inlet(self.flushed_us(name), held, self.closed(name), drops)
 
@@ -360,140 +398,3 @@ def restarted(inlets: Mapping[str, Inlet], nodes: Iterable[Node]) -> dict[str, I
         if max(closed):
             found[node_inlet(node.name)] = Inlet(None, None, max(closed))
     return found
-
-
-# --- buffers --------------------------------------------------------------------------------------
-# What waits between two nodes, and how a node with several inputs takes from them.
-#
-# A buffer inside one worker is a plain queue. One between two workers is a list of links with a
-# dummy at its head (Michael and Scott's queue as StreamAPAS cuts it down): the producer only ever
-# moves the tail, the consumer only the head, so that neither needs a lock. Invariant: with one
-# producer and one consumer nothing is lost, doubled or overtaken. How much may wait is bounded by
-# who puts (workers).
-#
-# What waits is known by number, rows and time; the rows themselves are the dataflow's
-# (under_way).
-
-
-class Waiting(NamedTuple):
-    """A batch that is whole on a stream."""
-
-    number: int
-    rows: int
-    since: float  # when it became whole, in seconds of a clock that only goes on
-
-
-class Buffer(Protocol):
-    """Batches of one stream on their way to one node."""
-
-    def put(self, batch: Waiting) -> None: ...
-
-    def first(self) -> Waiting | None: ...
-
-    def take(self) -> Waiting | None: ...
-
-
-class LocalBuffer:
-    """A buffer whose two ends one worker has."""
-
-    def __init__(self) -> None:
-        self._batches: deque[Waiting] = deque()
-
-    def put(self, batch: Waiting) -> None:
-        """The stream has another batch."""
-        self._batches.append(batch)
-
-    def first(self) -> Waiting | None:
-        """The batch that comes next; None when there is none."""
-        return self._batches[0] if self._batches else None
-
-    def take(self) -> Waiting | None:
-        """The same, which is then here no more."""
-        return self._batches.popleft() if self._batches else None
-
-
-class _Link:
-    __slots__ = ("batch", "next")
-
-    def __init__(self, batch: Waiting | None) -> None:
-        self.batch = batch
-        self.next: _Link | None = None
-
-
-class PipeBuffer:
-    """A buffer from one worker to another one: a producer, a consumer and no lock.
-
-    The dummy at the head keeps the two apart: while there is a batch, or none, they never write the
-    same link. A link is reached by `next` only after its batch stands in it.
-    """
-
-    def __init__(self) -> None:
-        self._head = self._tail = _Link(None)
-
-    def put(self, batch: Waiting) -> None:
-        """Only the producer calls this."""
-        link = _Link(batch)
-        self._tail.next = link
-        self._tail = link
-
-    def first(self) -> Waiting | None:
-        """Only the consumer calls this."""
-        link = self._head.next
-        return None if link is None else link.batch
-
-    def take(self) -> Waiting | None:
-        """Only the consumer calls this; the link that is taken is the next dummy."""
-        link = self._head.next
-        if link is None:
-            return None
-        self._head = link
-        batch, link.batch = link.batch, None
-        return batch
-
-
-class OrderedMerge:
-    """The inputs of one node, taken in the order of their batches (StreamAPAS, algorithm 1).
-
-    A register for each input has the number that it came to: of what is first there, or was last.
-    While no input is empty, the lowest number comes next. When one is, only what is as low as the
-    lowest register may come: nothing lower can follow on any input, so that batches of one number
-    are all taken, though the input that gave its own first is empty again by then.
-    """
-
-    def __init__(self, inputs: Sequence[Buffer]) -> None:
-        self.inputs: tuple[Buffer, ...] = tuple(inputs)
-        self._registers = [0] * len(self.inputs)
-        self._taken: dict[int, list[Waiting]] = {}  # by number: what came of it so far
-
-    def next_input(self) -> int | None:
-        """Which input is to be taken from; None when the order does not allow any."""
-        firsts = [one.first() for one in self.inputs]
-        there = [(one.number, place) for place, one in enumerate(firsts) if one is not None]
-        for number, place in there:
-            self._registers[place] = number
-        if not there:
-            return None
-        lowest, place = min(there)
-        is_whole = len(there) == len(firsts)
-        return place if is_whole or lowest <= min(self._registers) else None
-
-    def take_all(self) -> None:
-        """Take what the order allows."""
-        while True:
-            place = self.next_input()
-            if place is None:
-                return
-            batch = self.inputs[place].take()
-            if batch is not None:
-                self._taken.setdefault(batch.number, []).append(batch)
-
-    def whole(self, after: int) -> Waiting | None:
-        """The batch behind this number, if it has come on all inputs."""
-        self.take_all()
-        for number in [one for one in self._taken if one <= after]:
-            del self._taken[number]
-        found = self._taken.get(after + 1)
-        if found is None or len(found) < len(self.inputs):
-            return None
-        rows, since = sum(one.rows for one in found), max(one.since for one in found)
-        return Waiting(after + 1, rows, since)

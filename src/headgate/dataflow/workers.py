@@ -21,10 +21,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from headgate.dataflow.buffers import Buffer, LocalBuffer, OrderedMerge, PipeBuffer, Waiting
 from headgate.dataflow.nodes import FlowGraph, Unit
 from headgate.dataflow.order_of_units import Order, composed
 from headgate.dataflow.policies import POLICIES, Chance, Policy, UnitPace, make_policy
-from headgate.dataflow.under_way import Buffer, LocalBuffer, OrderedMerge, PipeBuffer, Waiting
 from headgate.engine.journal import stopped
 from headgate.errors import DeclarationError, not_among, shown
 from headgate.state.durations import parse_duration

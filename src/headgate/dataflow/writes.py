@@ -128,7 +128,7 @@ class Writes:
         self._tables: dict[str, TableWrites] = {}
         self.has_triggers = False  # who asks what was added
         self._added: list[pa.Table] = []
-        self._is_final = False  # what transactions did is not kept: it cannot be undone
+        self.is_final: bool = False  # what transactions did is not kept: it cannot be undone
 
     @property
     def epoch(self) -> int:
@@ -155,13 +155,13 @@ class Writes:
 
     def keep(self) -> None:
         """It commits, with all that this epoch does."""
-        self._is_final = False
+        self.is_final = False
         for one in self._tables.values():
             one.keep()
 
     def undo(self) -> None:
         """It aborts, and nothing of it stays."""
-        check_invariant(not self._is_final, "a unit aborts that has run to its end")
+        check_invariant(not self.is_final, "a unit aborts that has run to its end")
         for one in self._tables.values():
             one.undo()
 
@@ -197,7 +197,7 @@ class Writes:
         Kernels list a row once in an epoch. One that was changed before in this epoch, by another
         node, may have been changed again, or deleted, without a word.
         """
-        self._is_final = self._is_final or shadow is None
+        self.is_final = self.is_final or shadow is None
         for name in dict.fromkeys([*changed, *(self._tables if shadow is None else shadow)]):
             one = self.of(name)
             slots = one.with_earlier(changed.get(name, NO_SLOTS))

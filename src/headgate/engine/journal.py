@@ -332,6 +332,11 @@ class EngineLock:
         self._check()
         return self._lock.acquire(blocking)
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether a thread waits for it."""
+        return self._waiting > 0
+
     def give_way(self) -> None:
         """Let a thread have it that waits for it; who just released it would be faster."""
         if self._waiting:

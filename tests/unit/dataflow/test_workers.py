@@ -16,9 +16,9 @@ import pytest
 
 import headgate as hg
 from headgate.dataflow import policies
+from headgate.dataflow.buffers import LocalBuffer, OrderedMerge, PipeBuffer, Waiting
 from headgate.dataflow.order_of_units import composed
 from headgate.dataflow.policies import Chance, UnitPace, make_policy, paths_of, slopes_of
-from headgate.dataflow.under_way import LocalBuffer, OrderedMerge, PipeBuffer, Waiting
 from headgate.dataflow.workers import Shift, pinned
 from headgate.engine.batch import Batches
 
