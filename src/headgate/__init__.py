@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from headgate import errors as errors
     from headgate import testing as testing
     from headgate.compiling.actions import abort, decimal, delete
-    from headgate.dataflow.handles import FlowStream, NodeMetrics
+    from headgate.dataflow.handles import Aligned, FlowStream, NodeMetrics
     from headgate.dataflow.nodes import Dataflow
     from headgate.dataflow.procedures import Procedure, Trigger, on_insert, procedure
     from headgate.dataflow.streams import Stream, Window
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Aligned",
     "Answer",
     "ConflictError",
     "DamageError",
@@ -110,7 +111,7 @@ _MODULES = ("errors", "testing")  # public, too: `hg.errors`, `hg.testing.Histor
 # reads a store's files does not wait for the compiler to be imported.
 _HOMES = {
     "dataflow.nodes": "Dataflow",
-    "dataflow.handles": "FlowStream NodeMetrics",
+    "dataflow.handles": "Aligned FlowStream NodeMetrics",
     "dataflow.procedures": "Procedure Trigger on_insert procedure",
     "dataflow.streams": "Stream Window",
     "dataflow.tx": "Tx",

@@ -125,6 +125,9 @@ def flows(draw: Any, workers: Any = st.none()) -> hg.Dataflow:
             nodes.append(hg.procedure(taken.window("4 rows", "2 rows"), **said)(summing))
         else:
             function = PROCEDURES.get(kind, upserting)
+            if draw(st.booleans()):
+                said |= {"partition_by": "k", "partitions": draw(st.integers(2, 3)),
+                         "align": draw(st.sampled_from([None, 1, 2]))}  # fmt: skip
             nodes.append(hg.procedure(taken, **said)(function))
         streams.append(gives)
     nest = draw(st.integers(0, len(nodes)))

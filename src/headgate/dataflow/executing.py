@@ -21,6 +21,7 @@ from headgate.compiling.actions import verdict, watched
 from headgate.dataflow.arriving import fitted
 from headgate.dataflow.handles import NodeMeters
 from headgate.dataflow.nodes import Node, Unit
+from headgate.dataflow.order_of_units import ReadTable
 from headgate.dataflow.procedures import INSERTED, Procedure
 from headgate.dataflow.recording import WORDS, Recorded, Recorder, Word
 from headgate.dataflow.streams import Stream
@@ -95,6 +96,8 @@ class Executing:
         """Run a unit's nodes over a batch; Aborted when one of them does not commit."""
         for node in unit.nodes:
             taken = [self._taken(stream, batch, progress, ran) for stream in node.streams]
+            if isinstance(node.step, Procedure) and node.step.partition is not None:
+                taken = [node.step.partition.rows(one) for one in taken]
             if not any(one.num_rows for one in taken):
                 ran.given |= {one.name: one.empty for one in node.gives}
                 continue
@@ -135,7 +138,7 @@ class Executing:
             state = ran.windows[node.name] = progress.window(node.name)
             calls = [[one] for one in slides(node.window, state, taken[0])]
         for batches in calls:
-            for name, rows in self._called(node, procedure, batches, writes).items():
+            for name, rows in self.called(node, procedure, batches, writes).items():
                 parts[name].append(rows)
         self._judged(node, writes)
         ran.calls[node.name] = len(calls)
@@ -143,7 +146,7 @@ class Executing:
             mine = parts[stream.name] or [stream.empty]
             ran.given[stream.name] = mine[0] if len(mine) == 1 else pa.concat_tables(mine)
 
-    def _called(
+    def called(
         self, node: Node, procedure: Procedure, batches: list[pa.Table], writes: Writes
     ) -> dict[str, pa.Table]:
         """Call the function once; what it gives, by stream."""
@@ -151,7 +154,7 @@ class Executing:
         questions = self._questions.setdefault(node.name, KeptQuestions())
         fire = partial(self._fire, node, writes) if node.triggers else None
         named = batches_of(names, batches)
-        tx = Tx(procedure, named, writes, writes.turn.read, questions, fire)
+        tx = Tx(procedure, named, writes, _reads(procedure, writes), questions, fire)
         try:
             with self._guard.inside(), watched() as made:
                 answer = procedure.function(*batches, tx)
@@ -269,6 +272,12 @@ class Executing:
             raise DeclarationError(f"node {node.name!r} is a procedure")
         known, order = {transaction.name: transaction}, list(node.streams[0].order_by)
         return understood(transaction, known, order_by=order, carry=carry)
+
+
+def _reads(procedure: Procedure, writes: Writes) -> ReadTable:
+    """What a procedure reads tables by; a partition has its own rows of those that it writes."""
+    read, part = writes.turn.read, procedure.partition
+    return read if part is None else lambda name: part.view(name, read(name))
 
 
 def _recorded(batch: int, results: pa.RecordBatch) -> tuple[Recorded, pa.Array | None]:

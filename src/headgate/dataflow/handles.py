@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import pyarrow as pa
 
@@ -71,12 +71,19 @@ class NodeMeters:
         one = self.of(node)
         one.batches += batches
         one.rows += rows
-        one.aborts += aborted
+        one.aborts += batches if aborted else 0
         one.rows_out += rows_out
 
     def note_retry(self, node: str) -> None:
         """It is tried again."""
         self.of(node).retries += 1
+
+
+class Aligned(NamedTuple):
+    """An epoch at which all partitions were done with the same batches, and the last of these."""
+
+    batch: int
+    epoch: int
 
 
 NO_COLUMNS = Schema(())
@@ -96,6 +103,8 @@ class Feeding(Protocol):
     def source(self, given: Any) -> Stream: ...
 
     def metrics(self) -> dict[str, NodeMetrics]: ...
+
+    def aligned(self, given: Any) -> Aligned: ...
 
 
 class FlowStream:
@@ -169,6 +178,12 @@ class FlowStream:
     def metrics(self) -> dict[str, NodeMetrics]:
         """What each node did since the engine was opened, by its name, and what waits for it."""
         return self._flows.metrics()
+
+    def aligned(self) -> Aligned:
+        """The newest epoch at which all partitions that take the stream were done with the same
+        batches: what `engine.sql(query, epoch=...)` reads there is of one batch, whatever workers
+        are at."""
+        return self._flows.aligned(self._stream)
 
     def __repr__(self) -> str:
         return f"<stream {self.name}: {self._stream.schema.ddl}>"

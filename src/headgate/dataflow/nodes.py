@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from headgate.dataflow.dividing import divided
+from headgate.dataflow.partitions import Partition
 from headgate.dataflow.procedures import Procedure, Trigger, checked, started_by
 from headgate.dataflow.streams import BATCH, Stream, Taken, Window, stream_of
 from headgate.engine.stream import OF_DATAFLOWS
@@ -118,6 +120,18 @@ class Unit:
         tables = [table for node in self.nodes for table in node.tables]
         named = {table.name for table in tables}
         return frozenset(named | {one.parent for table in tables for one in table.references})
+
+    @cached_property
+    def partition(self) -> Partition | None:
+        """The partition that it is, if it is one: by itself."""
+        step = self.nodes[0].step
+        return step.partition if isinstance(step, Procedure) and len(self.nodes) == 1 else None
+
+    def is_beside(self, other: Unit) -> bool:
+        """Whether the two are partitions of one procedure, which have nothing to do with each
+        other."""
+        mine, its = self.partition, other.partition
+        return mine is not None and its is not None and mine.of == its.of
 
     @cached_property
     def origin(self) -> str:
@@ -375,9 +389,10 @@ def _nodes(given: Any, triggers: Sequence[Trigger], where: str) -> dict[str, Nod
                 f"{where}: the transaction {step.name!r} takes no stream; declare it with "
                 "@hg.transaction(event=stream)"
             )
-        if step.name in found:
-            raise DeclarationError(f"{where}: two nodes are called {step.name!r}; rename one")
-        found[step.name] = _node(step, triggers, where)
+        for one in divided(step, where) if isinstance(step, Procedure) else (step,):
+            if one.name in found:
+                raise DeclarationError(f"{where}: two nodes are called {one.name!r}; rename one")
+            found[one.name] = _node(one, triggers, where)
     if not found:
         raise DeclarationError(f"{where}: it has no nodes")
     _check_names(found, where)
@@ -386,9 +401,16 @@ def _nodes(given: Any, triggers: Sequence[Trigger], where: str) -> dict[str, Nod
 
 def _node(step: Procedure | Transaction, triggers: Sequence[Trigger], where: str) -> Node:
     if isinstance(step, Procedure):
-        return Node(step, started_by(step.writes, triggers))
+        started = started_by(step.writes, triggers)
+        if started and step.partition is not None:
+            raise DeclarationError(
+                f"{where}: procedure {step.partition.of!r} has partitions, and rows of "
+                f"{started[0].table.name!r} start the trigger {started[0].name!r}, which would see "
+                "the rows of all: let a procedure behind it do that"
+            )
+        return Node(step, started)
     for access in step.signature.accesses:
-        started = [one for one in triggers if one.table.name == access.table.name]
+        started = tuple(one for one in triggers if one.table.name == access.table.name)
         if access.create and started:
             raise DeclarationError(
                 f"{where}: the transaction {step.name!r} creates rows of {access.table.name!r}, "
@@ -435,6 +457,12 @@ def _nests(given: Any, nodes: Mapping[str, Node], where: str) -> list[list[Node]
             if name in seen:
                 raise DeclarationError(f"{where}: nest: {name!r} is nested twice")
             seen.add(name)
+            step = nodes[name].step
+            if isinstance(step, Procedure) and step.partition is not None:
+                raise DeclarationError(
+                    f"{where}: nest: {name!r} is a partition, a transaction of its own; nest what "
+                    "comes before it, or behind"
+                )
             _refuse_history(nodes[name], where)
         found.append([nodes[name] for name in names])
     return found

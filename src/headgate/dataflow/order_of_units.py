@@ -16,6 +16,7 @@ from typing import Protocol, TypeAlias
 import pyarrow as pa
 
 from headgate.dataflow.nodes import FlowGraph, Unit
+from headgate.dataflow.partitions import Partition
 from headgate.dataflow.under_way import UnderWay
 from headgate.engine.journal import EngineLock, Guard
 
@@ -67,6 +68,7 @@ class Order:
             other
             for other in self._graph.units
             if other is not unit
+            and not unit.is_beside(other)
             and (unit.writes & (other.reads | other.writes) or other.writes & unit.reads)
         ]
 
@@ -85,10 +87,20 @@ class Order:
 
     def may_run(self, unit: Unit, batch: int) -> bool:
         """Whether a unit may run a batch that is whole on all that comes to it."""
-        if not self.is_first(unit, batch):
+        if not self.is_first(unit, batch) or not self._is_aligned(unit, batch):
             return False
         place = self._place(unit, batch)
         return all(self.has_room_at(stream, place) for stream in unit.inner)
+
+    def _is_aligned(self, unit: Unit, batch: int) -> bool:
+        """Whether the partitions beside one are all done with the last batch that none passes
+        before the others."""
+        part = unit.partition
+        if part is None or part.align is None:
+            return True
+        floor = (batch - 1) // part.align * part.align
+        others = [one for one in self._graph.units if unit.is_beside(one)]
+        return all(self._running.done(one) >= floor for one in others)
 
     def is_first(self, unit: Unit, batch: int) -> bool:
         """Whether no unit that shares a written table with this one comes before its batch."""
@@ -172,11 +184,13 @@ class OwnTurn:
 
 
 class LateTurn(OwnTurn):
-    """The turn of one execution that runs ahead."""
+    """The turn of one execution that runs ahead; a partition's, if it is one."""
 
-    def __init__(self, read: ReadTable, lock: EngineLock, guard: Guard) -> None:
+    def __init__(
+        self, read: ReadTable, lock: EngineLock, guard: Guard, part: Partition | None = None
+    ) -> None:
         super().__init__(read)
-        self._lock, self._guard = lock, guard
+        self._lock, self._guard, self._part = lock, guard, part
         self._seen: dict[str, pa.Table] = {}
         self._is_mine = self._is_stale = False
 
@@ -185,11 +199,20 @@ class LateTurn(OwnTurn):
             return self._read(name)
         with self._lock:
             found = self._read(name)
-        # A table is the same object for as long as none of its rows has changed.
-        if self._seen.setdefault(name, found) is not found:
+        if not self._is_same(name, self._seen.setdefault(name, found), found):
             self._is_stale = True
             raise Restarted
         return found
+
+    def _is_same(self, name: str, seen: pa.Table, found: pa.Table) -> bool:
+        """Whether what was seen of a table is so still. It is the same object for as long as none
+        of its rows has changed; those of other partitions may have."""
+        if found is seen:
+            return True
+        part = self._part
+        if part is None or name not in part.tables:
+            return False
+        return bool(part.view(name, seen).equals(part.view(name, found)))
 
     def check(self) -> None:
         if self._is_stale:  # and the function went on over it
@@ -202,7 +225,7 @@ class LateTurn(OwnTurn):
         self._lock.__enter__()
         self._is_mine = True
         self._guard.check()
-        if any(self._read(name) is not found for name, found in self._seen.items()):
+        if not all(self._is_same(name, one, self._read(name)) for name, one in self._seen.items()):
             self._is_stale = True
             raise Restarted
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from headgate.dataflow.partitions import Division, Partition
 from headgate.dataflow.streams import Stream, Taken, Window
 from headgate.errors import DeclarationError, shown
 from headgate.state.table import Table
@@ -23,6 +24,8 @@ class Procedure:
     reads: tuple[Table, ...]
     writes: tuple[Table, ...]
     retries: int
+    parts: Division | None = None  # how it is to be divided
+    partition: Partition | None = None  # which part of it this is
     told: str = "procedure"
 
     @property
@@ -49,6 +52,9 @@ def procedure(
     writes: Table | Iterable[Table] = (),
     retries: int = 0,
     name: str | None = None,
+    partition_by: str | None = None,
+    partitions: int | None = None,
+    align: int | None = None,
 ) -> Callable[[Callable[..., Any]], Procedure]:
     """Declare a function as a procedure over the batches of streams, or over a window of one.
 
@@ -58,6 +64,11 @@ def procedure(
     is the batch on its `output`; of several outputs a dict by their names. `return hg.abort("why")`
     or an exception undoes all of it; it is tried again `retries` times, and then the batch is
     aborted for good, and so it is for all that would have taken what it gives.
+
+    With `partition_by`, a column, it is `partitions` nodes: each takes the rows of its own keys of
+    each batch, as a transaction of its own, sees its own rows of the tables that it writes, and
+    writes no others. With workers they run at once; `align` lets none of them begin batch n * align
+    + 1 before all are done with n * align.
 
     >>> votes, phones = Stream("votes", "phone bigint"), Table("phones", "phone bigint", "phone")
     >>> @procedure(votes, writes=phones)
@@ -89,7 +100,8 @@ def procedure(
                     f"{where}: writes {table.name!r}, which keeps the versions that transactions "
                     "leave: let a transaction write it, or declare it without history="
                 )
-        return Procedure(label, function, tuple(takes), outputs, read, written, retries)
+        parts = Division.said(partition_by, partitions, align, where)
+        return Procedure(label, function, tuple(takes), outputs, read, written, retries, parts)
 
     return declare
 

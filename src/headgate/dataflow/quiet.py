@@ -32,7 +32,13 @@ def may_be_quiet(unit: Unit) -> bool:
     windows = [node.window for node in unit.nodes if isinstance(node.step, Procedure)]
     if len(unit.needed) != 1 or any(one is None or one.size.rows is None for one in windows):
         return False
-    steps = [node for node in unit.nodes if not isinstance(node.step, Procedure)]
+    silent = {stream.name for node in unit.nodes if node.window for stream in node.gives}
+    steps = []
+    for node in unit.nodes:
+        if silent & {*node.taken}:  # what no window gives comes to nobody
+            silent |= {stream.name for stream in node.gives}
+        elif not isinstance(node.step, Procedure):
+            steps.append(node)
     return not any(_share(one, other) for one, other in combinations(steps, 2))
 
 
@@ -50,20 +56,18 @@ def _held(node: Node) -> set[str]:
     return {table.name for table in node.tables} | parents
 
 
-def last_quiet(unit: Unit, progress: UnderWay, count: int) -> int:
-    """The last of so many next batches up to which all are quiet; 0 when the first is not."""
-    stream, rows, last = unit.needed[0], 0, 0
+def quiet_batches(unit: Unit, progress: UnderWay, count: int) -> list[tuple[int, pa.Table]]:
+    """The next batches of a unit, at most so many, up to the first that is not quiet."""
+    stream, rows, found = unit.needed[0], 0, list[tuple[int, pa.Table]]()
     room = min([ROWS_MAX, *(_room(node, progress) for node in unit.nodes if node.window)])
     first = progress.next_of(unit)
-    for number in range(first, min(progress.closed(stream), first + count - 1) + 1):
-        batch = progress.batch(stream, number)
-        if batch is None:
+    numbers = range(first, min(progress.closed(stream), first + count - 1) + 1)
+    for number, batch in progress.batches(stream, numbers):
+        rows += 0 if batch is None else batch.num_rows
+        if batch is None or rows >= room:
             break
-        rows += batch.num_rows
-        if rows >= room:
-            break
-        last = number
-    return last
+        found.append((number, batch))
+    return found
 
 
 def _room(node: Node, progress: UnderWay) -> int:
@@ -79,12 +83,12 @@ class QuietRun:
     """The quiet batches of a unit from its next one to the last, run at once."""
 
     def __init__(
-        self, unit: Unit, last: int, executing: Executing, progress: UnderWay, writes: Writes,
-        recorder: Recorder,
+        self, unit: Unit, batches: list[tuple[int, pa.Table]], executing: Executing,
+        progress: UnderWay, writes: Writes, recorder: Recorder,
     ) -> None:  # fmt: skip
-        self._unit, self._last, self._executing = unit, last, executing
+        self._unit, self._batches, self._executing = unit, batches, executing
         self._progress, self._writes, self._recorder = progress, writes, recorder
-        self._first = progress.next_of(unit)
+        self._first, self._last = batches[0][0], batches[-1][0]
         # What is to be told when all nodes have run: one that fails before it changes a row leaves
         # nothing.
         self._recorded: list[Recorded] = []
@@ -95,9 +99,7 @@ class QuietRun:
         """Run all nodes; what they did is in the progress and the record of the epoch."""
         self._writes.begin()
         stream = self._unit.needs[0]
-        parts = [(number, self._progress.batch(stream.name, number))
-                 for number in range(self._first, self._last + 1)]  # fmt: skip
-        found = together([(number, rows) for number, rows in parts if rows is not None])
+        found = together(self._batches)
         self._given[stream.name] = found or (stream.empty, np.empty(0, np.int64))
         for node in self._unit.nodes:
             rows, numbers = self._given[node.taken[0]]

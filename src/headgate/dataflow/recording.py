@@ -11,8 +11,9 @@ a query; who handed rows in gets the parts of all epochs as one table, of which 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -50,13 +51,6 @@ class Recorded:
     words: tuple[Word, Word, Word]  # transaction, outcome, reason
     batch: int | np.ndarray | None  # the same for all rows, or of each
     columns: Mapping[str, pa.Array | pa.ChunkedArray]
-
-    def arrays(self, name: str, kind: pa.DataType, same: SameColumns) -> list[pa.Array]:
-        """A column of it, null where it has none."""
-        found = self.columns.get(name)
-        if found is None:
-            return [same.nulls(kind, self.count)]
-        return [found] if isinstance(found, pa.Array) else found.chunks
 
 
 def said(name: str) -> tuple[Word, Word, Word]:
@@ -137,7 +131,7 @@ def _columns(
         "position": [same.counted(one.num_rows) for _, one in epochs],
     }
     for place, name in enumerate(WORDS):
-        found[name] = [same.word(part.words[place], part.count) for part in parts]
+        found[name] = list(_said_pieces(parts, place, same))
     numbers: list[tuple[int, int | np.ndarray | None]]
     numbers = [(part.count, part.batch) for part in parts]
     known = [(count, number) for count, number in numbers if number is not None]
@@ -148,8 +142,40 @@ def _columns(
             for count, number in numbers
         ]
     for name, kind in kinds.items():
-        found[name] = [piece for part in parts for piece in part.arrays(name, kind, same)]
+        found[name] = list(_pieces(parts, name, kind, same))
     return found
+
+
+# An epoch may have many small parts, and each piece of a column costs as much as many rows of it:
+# so what neighbours have not, and what they say in one word each, is one piece.
+
+
+def _said_pieces(parts: Sequence[Recorded], place: int, same: SameColumns) -> Iterator[pa.Array]:
+    """A column of words."""
+    words = [(part.words[place], part.count) for part in parts]
+    for is_array, group in groupby(words, lambda one: isinstance(one[0], pa.Array)):
+        if is_array:
+            yield from (word for word, _ in group)
+        else:
+            yield same.words([*group])
+
+
+def _pieces(
+    parts: Sequence[Recorded], name: str, kind: pa.DataType, same: SameColumns
+) -> Iterator[pa.Array]:
+    """A column of its own of some parts, null in the others."""
+    missing = 0
+    for part in parts:
+        found = part.columns.get(name)
+        if found is None:
+            missing += part.count
+            continue
+        if missing:
+            yield same.nulls(kind, missing)
+        missing = 0
+        yield from ([found] if isinstance(found, pa.Array) else found.chunks)
+    if missing:
+        yield same.nulls(kind, missing)
 
 
 def _filled(numbers: Sequence[tuple[int, int | np.ndarray]]) -> pa.Array:
@@ -170,9 +196,16 @@ class SameColumns:
         self._nulls: dict[pa.DataType, pa.Array] = {}
         self._counted = pa.array(np.arange(_SAME_ROWS))
 
-    def word(self, word: Word, count: int) -> pa.Array:
-        if isinstance(word, pa.Array):
-            return word
+    def words(self, said: Sequence[tuple[Any, int]]) -> pa.Array:
+        """Words, each so many times."""
+        known = {word: place for place, word in enumerate(dict.fromkeys(one for one, _ in said))}
+        if len(known) == 1:
+            return self.word(said[0][0], sum(count for _, count in said))
+        places = np.repeat([known[one] for one, _ in said], [count for _, count in said])
+        return pa.array([*known], pa.string()).take(pa.array(places))
+
+    def word(self, word: str | None, count: int) -> pa.Array:
+        """The same word so many times."""
         if word is None:
             return self.nulls(pa.string(), count)
         found = self._words.get(word)

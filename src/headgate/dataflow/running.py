@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from headgate.dataflow.arriving import Arrival, arrived, flushed
 from headgate.dataflow.declared import Declared, is_logged
-from headgate.dataflow.handles import FlowStream, NodeMetrics
+from headgate.dataflow.handles import Aligned, FlowStream, NodeMetrics
 from headgate.dataflow.nodes import Node, Unit
 from headgate.dataflow.order_of_units import Order
 from headgate.dataflow.policies import Chance, UnitPace, make_policy
@@ -142,6 +142,20 @@ class Flows:
             self._drained(steps)
         self._guard.wait(self._memory.epoch)
 
+    def aligned(self, given: Any) -> Aligned:
+        """At which epoch the partitions that take a stream were done with the same batches."""
+        stream = self.stream(given)
+        with self._lock:
+            found = self.stepping.aligned_at(stream.name)
+        if found is None:
+            raise InputError(
+                f"the stream {stream.name!r} is taken by no procedure with partition_by=, or its "
+                "partitions have not been at the same batch since the store was opened: hand in "
+                "rows, or wait with settle()"
+            )
+        self._guard.wait(found.epoch)
+        return found
+
     def handle(self, given: Any, engine: object) -> FlowStream:
         """The handle of a stream, which keeps the engine."""
         return FlowStream(self.stream(given), self, engine)
@@ -223,19 +237,15 @@ class Flows:
             raise
 
     def _drained(self, steps: list[Stepped]) -> pa.Table:
-        """Run what can run; return when all of it is durable, with what was recorded of it."""
-        try:
-            shift = self._at_work()
-            if shift is None:
-                while self._run_next():
-                    pass
-            else:
-                with ended_in_order():
-                    shift.start()
-                    shift.await_idle()
-        finally:
-            if steps:  # also where a batch of a wrong program waits: those before it are done
-                self._guard.wait(max(one.epoch for one in steps))
+        """Run what can run; what was recorded of it."""
+        shift = self._at_work()
+        if shift is None:
+            while self._run_next():
+                pass
+        else:
+            with ended_in_order():
+                shift.start()
+                shift.await_idle()
         parts = [(one.epoch, one.recorded) for one in steps if one.recorded is not None]
         return (
             united(sorted(parts, key=lambda one: one[0]), self.stepping.same) if parts else NOTHING
@@ -275,13 +285,16 @@ class Flows:
 
     @contextmanager
     def _collecting(self) -> Iterator[list[Stepped]]:
-        """What is run meanwhile, whoever does it."""
+        """What is run meanwhile, whoever does it; who leaves, by an error too, finds it durable."""
         steps: list[Stepped] = []
         self._taking.append(steps)
         try:
             yield steps
         finally:
             self._taking = [one for one in self._taking if one is not steps]
+            # Also where a batch of a wrong program waits: those before it are done.
+            if steps and self._guard.reason is None:
+                self._guard.wait(max(one.epoch for one in steps))
 
     def _note(self, stepped: Stepped) -> None:
         for one in self._taking:

@@ -14,13 +14,15 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from headgate.dataflow import onlookers
 from headgate.dataflow.arriving import Arrival
 from headgate.dataflow.executing import Aborted, Executing, UnitRan, record
-from headgate.dataflow.handles import NodeMeters
+from headgate.dataflow.handles import Aligned, NodeMeters
 from headgate.dataflow.nodes import FlowGraph, Node, Unit
+from headgate.dataflow.onlookers import Onlooking, is_onlooker
 from headgate.dataflow.order_of_units import LateTurn, Order, OwnTurn, Restarted
 from headgate.dataflow.procedures import Procedure
-from headgate.dataflow.quiet import BATCHES_MAX, QuietRun, last_quiet, may_be_quiet
+from headgate.dataflow.quiet import BATCHES_MAX, QuietRun, may_be_quiet, quiet_batches
 from headgate.dataflow.recording import RecordedEpoch, Recorder, SameColumns, border_of
 from headgate.dataflow.under_way import News, Standing, UnderWay, together
 from headgate.dataflow.windows import move_past
@@ -36,8 +38,9 @@ from headgate.query.mirror import Mirror
 LOG = logging.getLogger("headgate.dataflow")
 
 
-# So long an epoch may take in executions that wait: what costs less than its commit shares one.
-TOGETHER_SECONDS = 0.003
+# So long an epoch may take in executions that wait: what costs less than its commit shares one. Who
+# would come in between ends it before that.
+TOGETHER_SECONDS = 0.02
 
 Behind = Callable[[UnderWay], Unit | None]  # who runs next, when something has run
 
@@ -62,6 +65,12 @@ class Stepping:
     ) -> None:  # fmt: skip
         self.graph, self._order = graph, order
         self._quiet = {unit.name for unit in graph.units if may_be_quiet(unit)}
+        self._parts: dict[str, list[Unit]] = {}
+        for unit in graph.units:
+            if unit.partition is not None:
+                self._parts.setdefault(unit.needed[0], []).append(unit)
+        self.aligned: dict[str, Aligned] = {}
+        self._onlookers = {unit.name for unit in graph.units if is_onlooker(unit)}
         self._memory, self._guard, self._lock, self._batches = memory, guard, lock, batches
         self._is_weak, self._fingerprint = fingerprint is not None, fingerprint
         self.has_workers = False
@@ -96,7 +105,7 @@ class Stepping:
         Read ahead is what one procedure asks of tables; transactions change rows from the start.
         """
         if len(unit.nodes) == 1 and isinstance(unit.nodes[0].step, Procedure):
-            turn = LateTurn(self.read, self._lock, self._guard)
+            turn = LateTurn(self.read, self._lock, self._guard, unit.partition)
             with self._lock:  # not between another's commit and what it notes of it
                 progress = self.under_way()
                 _check_next(unit, number, progress)
@@ -145,9 +154,25 @@ class Stepping:
                 border = border_of(arrival, batch, self._fingerprint)
             inlets = progress.inlets() if self._batches.is_durable else {}
             self._batches.commit_flow(writes.changed(), recorded, origin, inlets, border)
-            news = progress.settle(self._batches.clock.monotonic())
+            now = self._batches.clock.monotonic()
+            news = progress.settle(now, has_takers=self.has_workers)
             self.standing.note(self._memory.inlets)
+            self._note_aligned()
         return Stepped(self._memory.epoch, recorded, news, error)
+
+    def aligned_at(self, stream: str) -> Aligned | None:
+        """The newest of these epochs, of a stream; under the lock."""
+        self.under_way()
+        if stream not in self.aligned:  # as it was when the store was opened
+            self._note_aligned()
+        return self.aligned.get(stream)
+
+    def _note_aligned(self) -> None:
+        """Remember at which epoch all partitions were done with the same batches, by stream."""
+        for stream, units in self._parts.items():
+            done = {self.standing.done[unit.first] for unit in units}
+            if len(done) == 1:
+                self.aligned[stream] = Aligned(done.pop(), self._memory.epoch)
 
     def _execute_behind(
         self, behind: Behind, progress: UnderWay, writes: Writes, recorder: Recorder
@@ -174,7 +199,14 @@ class Stepping:
         """Run a unit, and what cannot be apart from it."""
         batch, left = progress.next_of(unit), [unit]
         while left:
-            self._execute(left[0], progress, writes, recorder)
+            try:
+                self._execute(left[0], progress, writes, recorder)
+            except BaseException:
+                if self._is_weak and writes.has_kept:
+                    # Units before it in a weak epoch are in the rows, and in no record.
+                    with self._guard.all_or_stopped():
+                        raise
+                raise
             left = self._beside(left, progress, batch)
 
     def _beside(self, left: list[Unit], progress: UnderWay, batch: int) -> list[Unit]:
@@ -201,12 +233,14 @@ class Stepping:
         """A unit is done with its next batch: it commits, or aborts, or there is nothing to do;
         or with several that are quiet."""
         batch, now = progress.next_of(unit), self._batches.clock.monotonic()
-        last = self._last_quiet(unit, progress)
-        waited = progress.waited(unit, max(batch, last), now)
+        quiet = self._quiet_batches(unit, progress)
+        waited = progress.waited(unit, quiet[-1][0] if quiet else batch, now)
         for node in unit.nodes:
             self.meters.of(node.name).queue_seconds += waited
-        if last:
-            self._run_quiet(unit, last, progress, writes, recorder)
+        if unit.name in self._onlookers and self._look(unit, progress, writes, recorder):
+            return
+        if quiet:
+            self._run_quiet(unit, quiet, progress, writes, recorder)
             return
         told = [one.name for one in unit.needs if progress.batch(one.name, batch) is None]
         if told:
@@ -218,21 +252,40 @@ class Stepping:
         for node in unit.nodes:
             progress.finish(node, batch)
 
-    def _last_quiet(self, unit: Unit, progress: UnderWay) -> int:
-        """Up to which batch a unit may run its next ones at once, because nothing aborts them."""
-        if unit.name not in self._quiet:
-            return 0
-        # With weak recovery an epoch is of one batch, and a worker was given one.
-        is_one = self._is_weak or self.has_workers
-        last = last_quiet(unit, progress, 1 if is_one else BATCHES_MAX)
-        next_one = progress.next_of(unit)
-        return last if self._order.over(progress).is_first(unit, last) else min(last, next_one)
+    def _quiet_batches(self, unit: Unit, progress: UnderWay) -> list[tuple[int, pa.Table]]:
+        """The next batches that a unit may run at once, because nothing aborts them."""
+        if unit.name not in self._quiet or unit.name in self._onlookers:
+            return []
+        found = quiet_batches(unit, progress, 1 if self._is_one_by_one else BATCHES_MAX)
+        is_free = len(found) < 2 or self._order.over(progress).is_first(unit, found[-1][0])
+        return found if is_free else found[:1]
+
+    @property
+    def _is_one_by_one(self) -> bool:
+        """With weak recovery an epoch is of one batch, and a worker was given one."""
+        return self._is_weak or self.has_workers
+
+    def _look(self, unit: Unit, progress: UnderWay, writes: Writes, recorder: Recorder) -> bool:
+        """An onlooker takes its next batches; False where its next one was aborted."""
+        look, now = Onlooking(unit, self._executing, progress, writes), self._executing.now
+        batches = look.batches(1 if self._is_one_by_one else onlookers.BATCHES_MAX)
+        if not batches:
+            return False
+        began = now()
+        end = began + TOGETHER_SECONDS
+        try:
+            looked = look.run(batches, lambda: now() >= end or self._lock.is_wanted)
+        finally:
+            self.meters.note_run(unit.first, now() - began)
+        look.tell(looked, recorder)
+        return True
 
     def _run_quiet(
-        self, unit: Unit, last: int, progress: UnderWay, writes: Writes, recorder: Recorder
-    ) -> None:
+        self, unit: Unit, batches: list[tuple[int, pa.Table]], progress: UnderWay, writes: Writes,
+        recorder: Recorder,
+    ) -> None:  # fmt: skip
         try:
-            QuietRun(unit, last, self._executing, progress, writes, recorder).run()
+            QuietRun(unit, batches, self._executing, progress, writes, recorder).run()
         except BaseException:
             if writes.is_final:  # there is no way back
                 with self._guard.all_or_stopped():
@@ -264,10 +317,6 @@ class Stepping:
                 return
             except BaseException:
                 self._undo(writes)  # of one that did not come to its turn there is nothing
-                if self._is_weak and writes.has_kept:
-                    # Units before it in a weak epoch are in the rows, and in no record.
-                    with self._guard.all_or_stopped():
-                        raise
                 raise
             writes.keep()
             record(unit, batch, ran, recorder)
@@ -307,7 +356,10 @@ class Stepping:
             rows = 0 if ran is None else ran.taken.get(node.name, 0)
             self.meters.note_done(node.name, aborted=True, rows=rows)
             for stream in node.gives:
-                progress.give_up(stream, batch)
+                if culprit is not None and unit.partition is not None:  # the others go on
+                    progress.give(stream, batch, stream.empty)
+                else:
+                    progress.give_up(stream, batch)
 
 
 def _check_next(unit: Unit, number: int, progress: UnderWay) -> None:

@@ -149,6 +149,7 @@ class Tx:
         if not given[0].num_rows:
             return 0
         try:
+            self._check_part(table, given[0])
             count = statement(table, *given)
             if self._fire is not None:
                 for rows in self._writes.added():
@@ -160,6 +161,12 @@ class Tx:
         except BaseException as error:  # half of it may be done
             self.failure = self.failure or f"error: {type(error).__name__}: {error}"
             raise
+
+    def _check_part(self, table: Table, given: pa.Table) -> None:
+        step = self._procedure
+        part = step.partition if isinstance(step, Procedure) else None
+        if part is not None and not part.is_all(given):
+            raise WriteRefused(f"{table.name}: a row with {part.column!r} of another partition")
 
 
 def batches_of(names: Sequence[str], tables: Sequence[pa.Table]) -> dict[str, pa.Table]:

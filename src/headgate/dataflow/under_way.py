@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import TypeAlias
 
 import numpy as np
@@ -258,6 +258,17 @@ class UnderWay:
         parts = [rows for rows in found if rows is not None]
         return pa.concat_tables(parts).combine_chunks() if parts else self._empty(stream)
 
+    def batches(self, stream: str, numbers: range) -> Iterator[Part]:
+        """The rows of several batches."""
+        there, added = self._standing.queues[stream].batches, self._added.get(stream, {})
+        for number in numbers:
+            yield (
+                number,
+                self.batch(stream, number)
+                if number in added
+                else there.get(number, self._empty(stream)),
+            )
+
     def open_rows(self, stream: str) -> pa.Table:
         """The rows of the batch that is not whole yet, of a source."""
         found = self.batch(stream, self.closed(stream) + 1)
@@ -270,9 +281,10 @@ class UnderWay:
 
     def waited(self, unit: Unit, last: int, now: float) -> float:
         """How long a unit's next batches up to the last have waited, all together."""
-        queues = [self._standing.queues[name] for name in unit.needed]
         numbers = range(self.next_of(unit), last + 1)
-        return sum(now - max(one.since.get(number, now) for one in queues) for number in numbers)
+        since = [map(self._standing.queues[name].since.get, numbers, repeat(now))
+                 for name in unit.needed]  # fmt: skip
+        return now * len(numbers) - sum(since[0] if len(since) == 1 else map(max, *since))
 
     def _empty(self, stream: str) -> pa.Table:
         return self._graph.streams[stream].empty
@@ -332,21 +344,24 @@ class UnderWay:
             found[node_inlet(name)] = self._node(name)
         return found
 
-    def settle(self, now: float) -> list[News]:
-        """The epoch has committed: what it did stands; which batches are whole now."""
+    def settle(self, now: float, *, has_takers: bool = True) -> list[News]:
+        """The epoch has committed: what it did stands; where somebody takes the news of it, which
+        batches are whole now."""
         standing, news = self._standing, list[News]()
         for name in self._touched():
             queue, floor = standing.queues[name], self._floor(name)
             whole = range(queue.closed + 1, self.closed(name) + 1)
             if whole and name in self._graph.sources:
                 standing.note_arrival(name, whole)
-            for number in whole:
-                rows = self.batch(name, number)
-                news.append((name, number, 0 if rows is None else rows.num_rows))
-                queue.since[number] = now
-            for number in self._added.get(name, ()):
+            added = self._added.get(name, {})
+            if has_takers:
+                rows = [(number, self.batch(name, number)) for number in whole]
+                news += [(name, number, 0 if one is None else one.num_rows) for number, one in rows]
+            queue.since |= dict.fromkeys(range(max(whole.start, floor + 1), whole.stop), now)
+            for number, parts in added.items():
                 if number > floor:
-                    queue.batches[number] = self.batch(name, number)
+                    is_all = len(parts) == 1 and number not in queue.batches
+                    queue.batches[number] = parts[0] if is_all else self.batch(name, number)
             queue.closed, queue.flushed_us = self.closed(name), self.flushed_us(name)
             queue.drop(floor)
         for name in self._windows:

@@ -116,7 +116,8 @@ class Runs(Protocol):
 
 
 def pinned(graph: FlowGraph, workers: Workers, behind: Mapping[str, Unit]) -> dict[str, int]:
-    """By unit: its worker. Neighbours share one, what is composed always, what is pinned stays."""
+    """By unit: its worker. Neighbours share one, what is composed always; partitions of a procedure
+    do not; what is pinned stays."""
     heads: dict[str, str] = {}
     for unit in graph.units:
         heads.setdefault(unit.name, unit.name)
@@ -127,6 +128,8 @@ def pinned(graph: FlowGraph, workers: Workers, behind: Mapping[str, Unit]) -> di
     found = {}
     for unit in graph.units:
         place = groups.index(heads[unit.name]) * workers.count // len(groups)
+        if unit.partition is not None:  # each on another, as far as there are so many
+            place = unit.partition.number * workers.count // unit.partition.count
         pins = [given[node.name] for node in unit.nodes if node.name in given]
         found[unit.name] = pins[0] if pins else place
     return found

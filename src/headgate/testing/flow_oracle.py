@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from headgate.compiling.actions import Abort
 from headgate.dataflow.nodes import Dataflow, Node
+from headgate.dataflow.partitions import Partition
 from headgate.dataflow.procedures import INSERTED, Procedure, Trigger
 from headgate.dataflow.streams import Stream, Window
 from headgate.state.table import Table
@@ -51,14 +52,18 @@ class OracleTx:
         serial: SerialOracle,
         batches: Mapping[str, pa.Table],
         triggers: Sequence[Trigger] = (),
+        part: Partition | None = None,
     ) -> None:
         self._serial, self._batches, self._triggers = serial, batches, triggers
+        self._part = part
 
     def sql(self, query: str, parameters: Any = None) -> pa.Table:
         """Run a query over the batch and all tables."""
         with duckdb.connect(":memory:") as connection:
             for name, table in self._serial.declared.items():
                 rows = self._serial.table(name)
+                if self._part is not None and name in self._part.tables:
+                    rows = own_rows(self._part, rows)
                 connection.register(name, pa.Table.from_pylist(rows, table.schema.arrow))
             for name, batch in self._batches.items():
                 connection.register(name, batch)
@@ -110,6 +115,8 @@ class OracleTx:
     def _rows(self, rows: Any) -> Rows:
         given = self.sql(rows) if isinstance(rows, str) else rows
         found: Rows = given.to_pylist() if isinstance(given, pa.Table) else list(given)
+        if self._part is not None and len(own_rows(self._part, found)) < len(found):
+            raise _Refused("a row of another partition")
         return found
 
     def _key(self, table: Table, row: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -121,6 +128,11 @@ class OracleTx:
         except ValueError:
             text = "" if table.check is None else table.check.text
             raise _Refused(f"check failed: {table.name}: {text}") from None
+
+
+def own_rows(part: Partition, rows: Iterable[dict[str, Any]]) -> Rows:
+    """The rows with the keys of a partition."""
+    return [row for row in rows if part.has(row[part.column])]
 
 
 @dataclass
@@ -234,12 +246,16 @@ class FlowOracle:
             told = reason if node is culprit else None
             self.executions.append(NodeRan(node.name, batch, "aborted", told))
             self._done[node.name] = batch
+            # Of a partition that aborts the others go on, and what comes behind has what they gave.
+            is_part = node is culprit and _part(node) is not None
             for stream in node.gives:
-                self._queues[stream.name].batches.append(None)
+                self._queues[stream.name].batches.append([] if is_part else None)
 
     def _run_node(self, node: Node, batch: int) -> None:
         taken = [self._queues[stream.name].batches[batch - 1] or [] for stream in node.streams]
         given: dict[str, Rows] = {stream.name: [] for stream in node.gives}
+        part = _part(node)
+        taken = taken if part is None else [own_rows(part, rows) for rows in taken]
         if any(taken):
             self.executions.append(NodeRan(node.name, batch, "committed", None))
             if isinstance(node.step, Procedure):
@@ -263,7 +279,8 @@ class FlowOracle:
                 for one, stream in zip(rows, node.streams, strict=True)
             ]
             named = dict(zip((one.name for one in node.streams), batches, strict=True))
-            tx = OracleTx(self.serial, {**named, "batch": batches[0]}, self.flow.triggers)
+            said = {**named, "batch": batches[0]}
+            tx = OracleTx(self.serial, said, self.flow.triggers, procedure.partition)
             try:
                 answer = procedure.function(*batches, tx)
             except _Refused:
@@ -299,6 +316,10 @@ class FlowOracle:
                 for stream in node.gives:
                     both = {**row, **{k: v for k, v in result.items() if k in stream.schema}}
                     given[stream.name].append({name: both[name] for name in stream.schema.names})
+
+
+def _part(node: Node) -> Partition | None:
+    return node.step.partition if isinstance(node.step, Procedure) else None
 
 
 def _retries(node: Node) -> int:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import headgate as hg
-from headgate.dataflow import quiet, stepping
+from headgate.dataflow import onlookers, quiet, stepping
 from headgate.testing import Executed, FlowOracle, SimulatedClock, SimulatedDisk, schedule_faults
 
 NOON = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
@@ -69,7 +69,26 @@ def plain(taken: hg.Stream, given: hg.Stream) -> Any:
     return hg.transaction(event=taken, output=given, name="copy")(copy)
 
 
+@hg.procedure(fresh.window("3 rows", slide="2 rows"), output=sums, name="look")
+def look_at_windows(batch: pa.Table, tx: hg.Tx) -> Any:
+    total = sum(batch.column("k").to_pylist())
+    return hg.abort("of four") if total % 4 == 1 else [{"k": total, "v": 1}]
+
+
+@hg.procedure(fresh, output=sums)
+def look(batch: pa.Table, tx: hg.Tx) -> Any:
+    found = tx.sql("select k, v from batch where k % 5 > 0")
+    return hg.abort("of four") if batch.column("k")[0].as_py() % 4 == 1 else found
+
+
+@hg.procedure(sums, writes=rounds)
+def keep(batch: pa.Table, tx: hg.Tx) -> None:
+    tx.upsert(rounds, "select k as id, v as total from batch")
+
+
 FLOWS = {
+    "onlookers": hg.Dataflow("flow", [take, look, keep]),
+    "onlookers of windows": hg.Dataflow("flow", [take, look_at_windows, keep]),
     "alone": hg.Dataflow("flow", [take]),
     "a nest with a window": hg.Dataflow("flow", [take, add, end, summed], nest=[[take, add, end]]),
     "not nested": hg.Dataflow("flow", [take, add, end, summed]),
@@ -173,6 +192,49 @@ def test_many_batches_of_one_push_are_one_run_of_the_kernel(
     assert ran == []  # its second transaction must have seen what the next batch changes
 
 
+def test_an_onlooker_takes_many_batches_at_once_and_tells_of_its_aborts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken: list[int] = []
+    real = onlookers.Onlooking.run
+
+    def watched(self: Any, *given: Any) -> Any:
+        looked = real(self, *given)
+        taken.append(len(looked))
+        return looked
+
+    monkeypatch.setattr(onlookers.Onlooking, "run", watched)
+    rows = [{"ts": NOON, "k": n, "v": 1} for n in range(1, 8)]
+    tables, nodes, _, _ = run(FLOWS["onlookers"], [rows])
+    assert taken == [7]
+    assert tables[2] == [(2, 1), (3, 1), (4, 1), (6, 1), (7, 1)]
+    assert [row for row in nodes if row[2] == "aborted"] == [
+        ("keep", 1, "aborted", "not run: look aborted batch 1"),
+        ("keep", 5, "aborted", "not run: look aborted batch 5"),
+        ("look", 1, "aborted", "of four"),
+        ("look", 5, "aborted", "of four"),
+    ]
+
+
+def test_an_onlooker_of_a_wrong_program_has_done_what_came_before_it() -> None:
+    def wrong(batch: pa.Table, tx: hg.Tx) -> Any:
+        first = batch.column("k")[0].as_py()
+        if first == 3:
+            tx.insert(rounds, [{"id": 1, "total": 1}])  # which it does not declare
+        return [{"k": first, "v": batch.num_rows}]
+
+    node = hg.procedure(source.window("2 rows", slide="1 row"), output=sums)(wrong)
+    rows = [{"ts": NOON, "k": n, "v": 0} for n in range(6)]
+    disk, flow = SimulatedDisk(), hg.Dataflow("flow", [node])
+    with hg.open("/store", tables=TABLES, dataflows=flow, disk=disk) as engine:
+        for more in (rows, rows[:1]):
+            with pytest.raises(hg.DeclarationError, match="are taken"):
+                engine.push(source, more)
+        given = engine.sql("select batch, k from results where transaction = 'sums'").rows()
+        assert given == [(2, 0), (3, 1), (4, 2)]
+        assert engine.stream(source).metrics()["wrong"].waiting == 3
+
+
 def test_a_window_of_a_nest_is_whole_in_its_own_batch_and_its_abort_takes_only_that() -> None:
     rows = [{"ts": NOON, "k": n, "v": 1} for n in (1, 2, 3, 5, 8)]  # 1 + 2 + 3 + 5 aborts
     tables, nodes, _, _ = run(FLOWS["a nest with a window"], [rows])
@@ -186,6 +248,8 @@ CANARIES = [
      lambda node, progress: 1000),
     ("nodes of one table run apart", "a nest over one table", quiet, "_share",
      lambda one, other: False),
+    ("an onlooker has batches for windows", "onlookers of windows", onlookers, "_calls",
+     lambda node, state, batches: ([rows] for _, rows in batches)),
 ]  # fmt: skip
 
 
