@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from bench import dataflow
+import pytest
+
+from bench import dataflow, leaderboards
 
 
 def test_nodes_run_alone_in_a_row_and_nested() -> None:
@@ -15,9 +17,26 @@ def test_flows_run_beside_plain_streams_and_windows_by_hand() -> None:
     assert set(dataflow.measure_windows(1, pushes=1, size=20)) == {"native", "by hand"}
 
 
-def test_stores_of_both_recoveries_and_the_leaderboard_run() -> None:
-    assert set(dataflow.measure_recovery(1, pushes=1, chain=2)) == {"strong", "weak"}
-    assert set(dataflow.measure_leaderboard(1, votes=2)) == {"votes"}
+def test_stores_of_both_recoveries_run() -> None:
+    found = dataflow.measure_recovery(1, pushes=1, chain=2)
+    assert set(found) == {"strong", "each synced", "weak"}
+
+
+def test_leaderboards_come_to_what_plain_python_has_with_and_without_postgresql(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = leaderboards.measure(1, few=40, many=400)  # which compares, and raises
+    here = {leaderboards.CHUNKED, leaderboards.ALONE}
+    there = {leaderboards.IN_ORDER, leaderboards.STATEMENTS, leaderboards.IN_NONE}
+    has_peer = "is not installed" not in capsys.readouterr().out
+    assert set(found) == (here | there if has_peer else here)
+
+
+def test_a_leaderboard_of_another_show_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = {"losers": [1], "tallies": {}, "ballots": 0}
+    monkeypatch.setattr(leaderboards.leaderboard, "found", lambda engine: wrong)
+    with pytest.raises(leaderboards.WrongBoard):
+        leaderboards.measure(0, few=1, many=2)
 
 
 def test_a_pipeline_runs_on_one_worker_and_on_two() -> None:
