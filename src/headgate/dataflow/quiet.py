@@ -27,11 +27,14 @@ BATCHES_MAX = 4096  # at once: calls wait for them
 ROWS_MAX = 65_536
 
 
-def may_be_quiet(unit: Unit) -> bool:
-    """Whether there are batches in which nothing of a unit can abort, and its nodes run apart."""
+def quiet_count(unit: Unit) -> int:
+    """How many of its batches a unit may run at once, where nothing of it can abort; 0: none.
+
+    One, where nodes of it must see what the next batch changes.
+    """
     windows = [node.window for node in unit.nodes if isinstance(node.step, Procedure)]
     if len(unit.needed) != 1 or any(one is None or one.size.rows is None for one in windows):
-        return False
+        return 0
     silent = {stream.name for node in unit.nodes if node.window for stream in node.gives}
     steps = []
     for node in unit.nodes:
@@ -39,7 +42,7 @@ def may_be_quiet(unit: Unit) -> bool:
             silent |= {stream.name for stream in node.gives}
         elif not isinstance(node.step, Procedure):
             steps.append(node)
-    return not any(_share(one, other) for one, other in combinations(steps, 2))
+    return 1 if any(_share(one, other) for one, other in combinations(steps, 2)) else BATCHES_MAX
 
 
 def _share(one: Node, other: Node) -> bool:

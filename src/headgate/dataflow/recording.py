@@ -41,6 +41,7 @@ Word: TypeAlias = str | pa.Array | None  # the same for all rows, or of each
 
 _SAME_ROWS = 1024
 _SAME_MAX = 256  # names and lengths whose columns are kept
+_PIECE_ROWS = 100  # a piece of a column costs as much as about so many words that are copied
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ def _said_pieces(parts: Sequence[Recorded], place: int, same: SameColumns) -> It
         if is_array:
             yield from (word for word, _ in group)
         else:
-            yield same.words([*group])
+            yield from same.words([*group])
 
 
 def _pieces(
@@ -196,13 +197,17 @@ class SameColumns:
         self._nulls: dict[pa.DataType, pa.Array] = {}
         self._counted = pa.array(np.arange(_SAME_ROWS))
 
-    def words(self, said: Sequence[tuple[Any, int]]) -> pa.Array:
-        """Words, each so many times."""
+    def words(self, said: Sequence[tuple[Any, int]]) -> Iterator[pa.Array]:
+        """Words, each so many times: in one piece, unless there are many of each."""
         known = {word: place for place, word in enumerate(dict.fromkeys(one for one, _ in said))}
+        counts = [count for _, count in said]
         if len(known) == 1:
-            return self.word(said[0][0], sum(count for _, count in said))
-        places = np.repeat([known[one] for one, _ in said], [count for _, count in said])
-        return pa.array([*known], pa.string()).take(pa.array(places))
+            yield self.word(said[0][0], sum(counts))
+        elif sum(counts) > _PIECE_ROWS * len(said):
+            yield from (self.word(word, count) for word, count in said)
+        else:
+            places = np.repeat([known[one] for one, _ in said], counts)
+            yield pa.array([*known], pa.string()).take(pa.array(places))
 
     def word(self, word: str | None, count: int) -> pa.Array:
         """The same word so many times."""

@@ -22,7 +22,7 @@ from headgate.dataflow.nodes import FlowGraph, Node, Unit
 from headgate.dataflow.onlookers import Onlooking, is_onlooker
 from headgate.dataflow.order_of_units import LateTurn, Order, OwnTurn, Restarted
 from headgate.dataflow.procedures import Procedure
-from headgate.dataflow.quiet import BATCHES_MAX, QuietRun, may_be_quiet, quiet_batches
+from headgate.dataflow.quiet import QuietRun, quiet_batches, quiet_count
 from headgate.dataflow.recording import RecordedEpoch, Recorder, SameColumns, border_of
 from headgate.dataflow.under_way import News, Standing, UnderWay, together
 from headgate.dataflow.windows import move_past
@@ -64,7 +64,7 @@ class Stepping:
         order: Order, fingerprint: str | None,
     ) -> None:  # fmt: skip
         self.graph, self._order = graph, order
-        self._quiet = {unit.name for unit in graph.units if may_be_quiet(unit)}
+        self._quiet = {unit.name: quiet_count(unit) for unit in graph.units}
         self._parts: dict[str, list[Unit]] = {}
         for unit in graph.units:
             if unit.partition is not None:
@@ -254,9 +254,10 @@ class Stepping:
 
     def _quiet_batches(self, unit: Unit, progress: UnderWay) -> list[tuple[int, pa.Table]]:
         """The next batches that a unit may run at once, because nothing aborts them."""
-        if unit.name not in self._quiet or unit.name in self._onlookers:
+        count = self._quiet[unit.name]
+        if not count or unit.name in self._onlookers:
             return []
-        found = quiet_batches(unit, progress, 1 if self._is_one_by_one else BATCHES_MAX)
+        found = quiet_batches(unit, progress, 1 if self._is_one_by_one else count)
         is_free = len(found) < 2 or self._order.over(progress).is_first(unit, found[-1][0])
         return found if is_free else found[:1]
 

@@ -144,7 +144,7 @@ def test_a_part_that_aborts_leaves_the_others_and_what_they_give_flows_on() -> N
 
 
 def test_with_workers_partitions_run_at_once() -> None:
-    both = threading.Barrier(2, timeout=20)
+    both = threading.Barrier(2, timeout=100)
 
     def meet(batch: pa.Table, tx: hg.Tx) -> None:
         both.wait()  # each waits for the other
@@ -176,20 +176,22 @@ class Held:
     def run(self, batch: pa.Table, tx: hg.Tx) -> None:
         if A in batch.column("k").to_pylist() and batch.column("v")[0].as_py() > 1:
             self.is_there.set()
-            self.is_free.wait(20)
+            self.is_free.wait(100)
         adding(batch, tx)
 
     def send(self, count: int) -> None:
-        for number in range(1, count + 1):
+        self.stream.send(rows(A, B, v=1))
+        self.stream.settle()  # else one may be at the third batch before the other is at the first
+        for number in range(2, count + 1):
             self.stream.send(rows(A, B, v=number))
-        assert self.is_there.wait(20)
+        assert self.is_there.wait(100)
 
     def batches(self) -> tuple[int, int]:
         found = self.stream.metrics()
         return found["add_0"].batches, found["add_1"].batches
 
     def await_batches(self, expected: tuple[int, int]) -> None:
-        for _ in range(2000):
+        for _ in range(10_000):
             if self.batches() == expected:
                 return
             threading.Event().wait(0.01)
