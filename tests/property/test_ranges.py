@@ -14,6 +14,7 @@ import pytest
 
 import headgate as hg
 from headgate.execution import spans
+from headgate.state import ordered
 from headgate.testing import SerialOracle, difference, results_difference
 from tests.property import shapes
 from tests.property.test_wide import PROMISED, WAYS, check
@@ -299,6 +300,25 @@ def _answer(engine: hg.Engine, shelf: Any) -> Any:
         return engine.scan("parcels", where={"shelf": shelf}).rows()
     except hg.HeadgateError as error:
         return str(error)
+
+
+def test_an_index_that_threads_make_together_is_that_of_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = [{"id": key * 7 % 1009, "shelf": key * key % 37, "n": 0} for key in range(1000)]
+    monkeypatch.setattr(ordered.os, "cpu_count", lambda: 4)
+    found = []
+    for least in (len(rows) + 1, 1):
+        monkeypatch.setattr(ordered, "SHARED_MIN", least)
+        with hg.open(None, tables=[parcels], transactions=[]) as engine:
+            engine.load(parcels, rows)
+            made = ordered.ordered_index(engine._memory.rows["parcels"], parcels.index[0]).ready()
+            found.append((made.tree.tolist(), made.held.tolist()))
+            slots = made.scan([0], [40])
+            assert slots.tolist() == sorted(
+                range(1000), key=lambda n: (rows[n]["shelf"], rows[n]["id"])
+            )
+    assert found[0] == found[1]
 
 
 # --- declarations that cannot be ------------------------------------------------------------------

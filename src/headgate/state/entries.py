@@ -228,19 +228,25 @@ def is_full(waiting: int, more: int) -> Any:
 # --- whole trees ----------------------------------------------------------------------------------
 
 
-@numba.njit(cache=True, nogil=True)
-def fill(tree: int, held: int, order: int, count: int) -> None:
-    """Fill an empty tree with the entries of these slots, in their order; see `bring` for `held`.
+FILLED = CAPACITY - CAPACITY // 6  # a sixth stays empty, so that the next inserts split few
 
-    A sixth of each node stays empty, so that the next inserts split few of them.
-    """
+
+def leaves_for(count: int) -> int:
+    """Into how many leaves so many entries are filled."""
+    return max(1, -(-count // FILLED))
+
+
+@numba.njit(cache=True, nogil=True)
+def fill_leaves(
+    tree: int, held: int, order: int, count: int, leaves: int, begin: int, end: int
+) -> None:
+    """Fill some of the leaves of an empty tree with the entries of these slots, in their order;
+    see `bring` for `held`. Each share of them may be filled by a thread of its own."""
     width = get(tree, WIDTH)
-    most = CAPACITY - CAPACITY // 6
-    level_first, level_count = 0, max(1, -(-count // most))
-    for leaf in range(level_count):
+    for leaf in range(begin, end):
         node = node_at(tree, leaf)
-        first = leaf * count // level_count
-        last = (leaf + 1) * count // level_count
+        first = leaf * count // leaves
+        last = (leaf + 1) * count // leaves
         for place in range(first, last):
             ahead = get(order, min(place + AHEAD, count - 1))
             prefetch_to_write(held + 8 * ahead * (width + 2))
@@ -250,11 +256,17 @@ def fill(tree: int, held: int, order: int, count: int) -> None:
             put(spot, width, slot)
             put(entry, width + 1, leaf)
         put(node, COUNT, last - first)
-        put(node, NEXT, leaf + 1 if leaf + 1 < level_count else NONE)
+        put(node, NEXT, leaf + 1 if leaf + 1 < leaves else NONE)
         put(node, PREVIOUS, leaf - 1)
-    height = 1
+
+
+@numba.njit(cache=True, nogil=True)
+def fill_above(tree: int, count: int, leaves: int) -> None:
+    """The nodes above the leaves, when all of these are filled."""
+    width, height = get(tree, WIDTH), 1
+    level_first, level_count = 0, leaves
     while level_count > 1:
-        above_first, above_count = level_first + level_count, -(-level_count // most)
+        above_first, above_count = level_first + level_count, -(-level_count // FILLED)
         for number in range(above_count):
             node = node_at(tree, above_first + number)
             put(node, KIND, INNER)
@@ -273,8 +285,8 @@ def fill(tree: int, held: int, order: int, count: int) -> None:
 
 
 def nodes_for(count: int) -> int:
-    """Enough nodes for `fill`, and for as many entries to come as a small batch has."""
-    leaves = count // (CAPACITY - CAPACITY // 6) + 2
+    """Enough nodes to fill, and for as many entries to come as a small batch has."""
+    leaves = count // FILLED + 2
     return leaves + leaves // 12 + 2 * LEVELS_MAX
 
 

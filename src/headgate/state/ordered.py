@@ -9,8 +9,10 @@ Invariant after `ready`: there is one entry for each live row, and it says what 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -29,8 +31,11 @@ from headgate.state.types import ColumnType
 KINDS = {"i8": entries.WHOLE, "i4": entries.HALF, "u1": entries.BYTE, "f8": entries.DOUBLE}
 KINDS["f4"] = entries.SINGLE
 DIGIT_BITS = 11
+SLOT_BITS = 32  # a slot stands in half a word, as in the index of keys
 REBUILT_SHARE = 8  # when more than one row in so many changed, the index is made anew
 THREADS_MAX = 4
+SHARED_MIN = 1 << 18  # rows from which on threads share the making of one index
+T = TypeVar("T")
 
 
 def kind_of(field: Field) -> int:
@@ -172,10 +177,15 @@ class OrderedIndex:
         self.tree = self._empty(1)
         given = address(self.tree), address(self.held), address(self.recipe)
         words = address(rows.words), rows.layout.words
-        alive = int(entries.hold(*given, *words, 0, rows.count))
-        order = self._sorted(alive)
+        is_large = rows.count >= SHARED_MIN
+        alive = sum(
+            in_shares(lambda *some: int(entries.hold(*given, *words, *some)), rows.count, is_large)
+        )
+        order, leaves = self._sorted(alive), entries.leaves_for(alive)
         self.tree = self._empty(entries.nodes_for(alive))
-        entries.fill(address(self.tree), address(self.held), address(order), alive)
+        filled = address(self.tree), address(self.held), address(order), alive, leaves
+        in_shares(lambda *some: entries.fill_leaves(*filled, *some), leaves, is_large)
+        entries.fill_above(address(self.tree), alive, leaves)
         self._mark = rows.refills
         self._forget_pending()
 
@@ -218,6 +228,16 @@ def ordered_index(rows: TableRows, index: Index) -> OrderedIndex:
     return found
 
 
+def in_shares(work: Callable[[int, int], T], count: int, is_large: bool) -> list[T]:
+    """Do the work for so many, from one to another; where it is much, threads share them."""
+    threads = min(THREADS_MAX, os.cpu_count() or 1) if is_large else 1
+    edges = np.linspace(0, count, threads + 1).astype(int).tolist()
+    if len(edges) == 2:
+        return [work(0, count)]
+    with ThreadPoolExecutor(len(edges) - 1, thread_name_prefix="headgate-index") as pool:
+        return list(pool.map(work, edges[:-1], edges[1:]))
+
+
 def make_indexes(tables: Iterable[TableRows]) -> None:
     """Make the declared indexes of all these tables, several at a time."""
     found = [ordered_index(rows, one) for rows in tables for one in rows.table.index]
@@ -253,12 +273,46 @@ def sort_slots(column: np.ndarray, order: Slots, spare: Slots) -> tuple[Slots, S
     is_sorted, least, greatest = _gather(column, order, values)
     if is_sorted:
         return order, spare
+    others, bits = np.empty_like(values), (int(greatest) - int(least)).bit_length()
+    if bits <= SLOT_BITS:
+        return _sort_packed(values, others, int(least), bits, order), spare
     values -= least  # may wrap around: the difference counts as a number without a sign
-    others = np.empty_like(values)
-    for shift in range(0, (int(greatest) - int(least)).bit_length(), DIGIT_BITS):
+    for shift in range(0, bits, DIGIT_BITS):
         _sort_digit(values.view(np.uint64), others.view(np.uint64), shift, order, spare)
         order, spare, values, others = spare, order, others, values
     return order, spare
+
+
+def _sort_packed(
+    values: np.ndarray, others: np.ndarray, least: int, bits: int, order: Slots
+) -> Slots:
+    """The same where a value and its slot go into one word: so half as much has to be moved."""
+    _pack(values, least, order)
+    for shift in range(SLOT_BITS, SLOT_BITS + bits, DIGIT_BITS):
+        _sort_words(values.view(np.uint64), others.view(np.uint64), shift)
+        values, others = others, values
+    order[:] = values & ((1 << SLOT_BITS) - 1)
+    return order
+
+
+@numba.njit(cache=True, nogil=True)
+def _pack(values: np.ndarray, least: int, order: Slots) -> None:
+    for place in range(len(values)):
+        values[place] = (values[place] - least) << SLOT_BITS | order[place]
+
+
+@numba.njit(cache=True, nogil=True)
+def _sort_words(words: np.ndarray, others: np.ndarray, shift: int) -> None:
+    """Sort words by one digit into the other array."""
+    mask, places = np.uint64((1 << DIGIT_BITS) - 1), np.zeros((1 << DIGIT_BITS) + 1, np.int64)
+    for word in words:
+        places[np.int64((word >> np.uint64(shift)) & mask) + 1] += 1
+    for digit in range(1, len(places)):
+        places[digit] += places[digit - 1]
+    for word in words:
+        mine = np.int64((word >> np.uint64(shift)) & mask)
+        others[places[mine]] = word
+        places[mine] += 1
 
 
 @numba.njit(cache=True, nogil=True)
