@@ -234,7 +234,7 @@ def compare(engine: hg.Engine, given: list[dict[str, Any]]) -> bool:
     return got == wanted
 
 
-def open_show(path: str | None, flow: hg.Dataflow, number: int = CONTESTANTS) -> hg.Engine:
+def open_show(path: str | None, flow: hg.Dataflow = show, number: int = CONTESTANTS) -> hg.Engine:
     engine = hg.open(path, tables=TABLES, dataflows=flow)
     names = [{"id": n, "name": f"contestant {n}"} for n in range(1, number + 1)]
     engine.load(contestants, names, mode="skip")
@@ -269,7 +269,7 @@ def on_spark(spark: Any, folder: Path, number: int = 3000) -> bool:
     given = make_votes(number)
     if not (folder / "events").exists():
         write_files(folder / "events", given)
-    with open_show(str(folder / "show"), fast_show) as engine:
+    with open_show(str(folder / "show")) as engine:
         case_study.feed(spark, folder, COLUMNS, [], engine.sink(votes))
         return compare(engine, given)
 
