@@ -15,6 +15,7 @@ from headgate.execution import program
 from headgate.parallel import scheduler
 from headgate.query.sql import Answer, KeptConnections, run_sql
 
+CONNECTIONS = KeptConnections()
 WHOLE_TABLE = re.compile(r'select \* from "?(\w+)"?')
 
 
@@ -30,17 +31,16 @@ def kernels_are_built_once() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)  # and no longer: other tests ask for what is not
 def whole_tables_skip_duckdb() -> Iterator[None]:
     """`select * from "table"` is answered from the very tables that DuckDB would be given.
 
     All other queries share connections: each of thousands of engines would make one of its own.
     """
-    kept = KeptConnections()
 
     def answer(query: str, tables: Mapping[str, pa.Table], *more: Any, **others: Any) -> Answer:
         whole = WHOLE_TABLE.fullmatch(query)
-        others["connections"] = kept
+        others["connections"] = CONNECTIONS
         return Answer(tables[whole[1]]) if whole else run_sql(query, tables, *more, **others)
 
     with pytest.MonkeyPatch.context() as patch:

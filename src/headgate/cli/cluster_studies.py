@@ -14,7 +14,14 @@ from typing import Any
 import pyarrow as pa
 
 from headgate.cli.output import make_console, make_grid
-from headgate.cli.studies import Request, choose_transaction, copy_engine, read_events
+from headgate.cli.studies import (
+    Request,
+    check_out,
+    choose_transaction,
+    copy_engine,
+    read_events,
+    write_page,
+)
 from headgate.engine.engine import Engine
 from headgate.errors import InputError
 from headgate.lab.cluster_model import (
@@ -107,6 +114,7 @@ def run_cluster_simulation(
     wanted: ClusterRequest, request: Request | None, out: Path, keys: int = KEYS
 ) -> None:
     """Simulate, show a table for each kind of epoch, and write the page with the curves."""
+    check_out(out)
     costs = ClusterCosts()
     console = make_console()
     with console.status("laying out epochs over nodes"):
@@ -125,7 +133,7 @@ def run_cluster_simulation(
     for case in cases:
         console.print(_grid(case))
     body = "".join(f"<h2>{case.told}</h2>{_drawn(case)}" for case in cases)
-    out.write_text(page("Simulated: nodes of a cluster", facts, body), encoding="utf-8")
+    write_page(out, page("Simulated: nodes of a cluster", facts, body))
     console.print(f"The curves are in {out}")
 
 

@@ -16,13 +16,13 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.cli.output import make_console, make_grid
-from headgate.cli.studies import READERS, read_events
+from headgate.cli.studies import READERS, check_out, read_events, write_page
 from headgate.dataflow.nodes import Dataflow
 from headgate.durability import StoreReader
 from headgate.durability.format import MANIFEST_NAME
 from headgate.engine.declaring.declarations import read_table as declared_table
 from headgate.engine.engine import Engine, open_engine
-from headgate.errors import DeclarationError, InputError
+from headgate.errors import DeclarationError, InputError, not_among
 from headgate.lab.design_drawing import draw_flows, draw_proposal
 from headgate.lab.designing import (
     BEST,
@@ -77,6 +77,7 @@ def run_design(request: DesignRequest, out: Path) -> None:
     """Design, show it, and write the page with the drawing."""
     if not 1 <= request.nodes <= 256:
         raise InputError(f"--nodes is a number from 1 to 256, not {request.nodes}")
+    check_out(out)
     with make_console().status("reading the trace, placing its rows, and judging designs"):
         declared = declared_by(request)
         found = design(declared, request)
@@ -88,7 +89,7 @@ def run_design(request: DesignRequest, out: Path) -> None:
     body = "" if found.proposal is None else draw_proposal(found.proposal)
     if found.flows is not None:
         body += draw_flows(found.flows)
-    out.write_text(page(f"Designed: {request.target}", found.lines, body), encoding="utf-8")
+    write_page(out, page(f"Designed: {request.target}", found.lines, body))
     console.print(f"The drawing is in {out}")
 
 
@@ -289,6 +290,8 @@ def gathered(declared: Found, request: DesignRequest) -> dict[str, pa.Table]:
         found = {name: [one] for name, one in _recorded(declared, known).items()}
     tables = {name: pa.concat_tables(parts, promote_options="permissive")
               for name, parts in found.items()}  # fmt: skip
+    if not any(rows.num_rows for rows in tables.values()):
+        raise InputError("the trace has no events: give files that have some")
     return {name: _with_all_columns(declared, name, rows) for name, rows in tables.items()}
 
 
@@ -298,6 +301,9 @@ def _named_events(text: str, known: Sequence[str]) -> Iterable[tuple[str, pa.Tab
         yield name, events_at(Path(rest))
         return
     path = Path(text)
+    if sign and not path.exists():
+        known_names = not_among(name, known, "transactions and sources")
+        raise InputError(f"--trace {text}: of no transaction {name!r}; {known_names}")
     inside = {one.stem: one for one in path.iterdir()} if path.is_dir() else {}
     named = [(one, place) for one, place in sorted(inside.items()) if one in known]
     if named:

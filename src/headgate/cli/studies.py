@@ -17,6 +17,7 @@ import pyarrow as pa
 from headgate.cli.output import make_console, make_grid
 from headgate.engine.engine import Engine, open_engine
 from headgate.errors import InputError
+from headgate.io import reason_of
 from headgate.lab.measuring import measure_thresholds
 from headgate.lab.simulation import (
     CORES,
@@ -93,14 +94,32 @@ class Simulated:
         ]
 
 
+def check_out(out: Path) -> None:
+    """Refuse a page that could not be written, before anything is computed for it."""
+    if out.is_dir() or not out.parent.is_dir():
+        why = "is a folder" if out.is_dir() else f"would be in {out.parent}, which is no folder"
+        raise InputError(f"--out {out} {why}: name a file in a folder that is there")
+
+
+def write_page(out: Path, text: str) -> None:
+    """Write the page that `--out` names."""
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"--out {out} cannot be written: {reason_of(error)}") from error
+
+
 def run_simulation(request: Request, cores_max: int, out: Path) -> None:
     """Simulate, show the table, and write the page with the curves."""
+    check_out(out)
     events = read_events(request.events).slice(0, request.batch_events)
+    if not events.num_rows:
+        raise InputError(f"{request.events} has no events")
     status = make_console().status("a copy runs the events, then they are replayed on more cores")
     with status, open_program(request.app) as engine:
         found = simulate_events(engine, events, request, cores_max)
-    out.write_text(draw_page(f"Simulated: {request.app}", found.facts(), found.cores,
-                             found.speedups), encoding="utf-8")  # fmt: skip
+    title = f"Simulated: {request.app}"
+    write_page(out, draw_page(title, found.facts(), found.cores, found.speedups))
     show(found)
     make_console().print(f"The curves are in {out}")
 

@@ -155,7 +155,13 @@ class _Copying:
         return Copied(self._to, first, position.epoch, log_bytes)
 
     def _refuse_full(self) -> bool:
-        """Refuse a folder that holds anything; whether it is not there yet."""
+        """Refuse a folder that holds anything or is in the store; whether it is not there yet."""
+        own, target = os.path.realpath(self._reader.path), os.path.realpath(self._to)
+        if target != own and os.path.commonpath([own, target]) == own:
+            raise InputError(
+                f"{self._to} is inside of the store {self._reader.path}: name a folder outside of "
+                "it for the copy"
+            )
         is_there = self._disk.exists(self._to)
         if is_there and self._disk.list(self._to):
             raise InputError(f"{self._to} is not empty: name a new folder for the copy")

@@ -490,7 +490,7 @@ class Store:
         self.on_stop(f"could not {what}: {_reason(error)}")
         if isinstance(error, OSError):
             raise StoreError(
-                f"could not {what} of the store {self.path}: {_reason(error)}; reopen the store to "
+                f"the store {self.path} could not {what}: {_reason(error)}; reopen the store to "
                 "recover"
             ) from error
         raise error

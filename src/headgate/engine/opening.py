@@ -320,7 +320,7 @@ class Parts:
         run, wait = self.batches.run_calls, self.batches.await_durable
         once, called = Once(memory.calls), first_names(results)
         self.calls = Calls(run, wait, guard, lock, once, self.transactions, called, clock.monotonic)
-        self.reading = Reading(memory, journal, guard, lock, self.elsewhere)
+        self.reading = Reading(memory, journal, guard, lock, self.declared, self.elsewhere)
         self._flows = program.dataflows
         self.flows: RunningFlows | None = None if self._flows is None else self._flows.running(self)
 

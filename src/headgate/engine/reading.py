@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from headgate.durability import StoreReader
 from headgate.engine.calls.answers import made
+from headgate.engine.declaring.declarations import DeclaredStreams
 from headgate.engine.declaring.declarations import read_table as declared_table
 from headgate.engine.elsewhere import Elsewhere
 from headgate.engine.journal import EngineLock, Guard, Journal
@@ -68,8 +69,10 @@ class Reading:
         journal: Journal,
         guard: Guard,
         lock: EngineLock,
+        declared: DeclaredStreams,
         elsewhere: Elsewhere | None = None,
     ) -> None:
+        self._streams = declared
         self._elsewhere = elsewhere  # then the replica has no rows, and knows the epoch only
         self._replica = memory.replica
         self._recent_results = memory.results
@@ -98,24 +101,27 @@ class Reading:
         """
         _check_epoch(epoch)
         if epoch is not None and epoch != self._replica.published:
-            return self._with_results(query, self._past(query, epoch), epoch), epoch
+            return self._with_results(query, self._past(query, epoch), epoch, {}), epoch
         tables, seen = self._tables(named_in(query, self._replica.copies), epoch)
         for name, copy in self._replica.copies.items():  # for lists of tables and hints of errors
             tables.setdefault(name, copy.table.schema.arrow.empty_table())
-        return self._with_results(query, tables, seen), seen
+        return self._with_results(query, tables, seen, dict(self._streams.columns)), seen
 
     def _with_results(
-        self, query: str, tables: dict[str, pa.Table], epoch: int
+        self, query: str, tables: dict[str, pa.Table], epoch: int, streams: Mapping[str, Any]
     ) -> dict[str, pa.Table]:
-        """The tables, and the results up to the epoch if the query names them."""
+        """The tables, and the results up to the epoch if the query names them.
+
+        With the columns of these streams, too: of some nothing may be recorded yet.
+        """
         if any(name.lower() == RESULTS for name in tables) or not named_in(query, [RESULTS]):
             return tables
         if self._journal.store is None:
             recent = tuple(self._recent_results)
             kept = [(number, made(batch)) for number, batch in recent if number <= epoch]
-            return {**tables, RESULTS: unite_results({}, kept)}
+            return {**tables, RESULTS: unite_results(streams, kept)}
         with self._held(epoch) as reader:
-            return {**tables, RESULTS: read_results(reader, epoch)}
+            return {**tables, RESULTS: read_results(reader, epoch, streams)}
 
     def scan(
         self,

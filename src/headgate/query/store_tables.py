@@ -282,9 +282,12 @@ def _read_table(store: StoreReader, name: str, epoch: int, empty: pa.Table) -> p
     return found if found.num_rows else empty
 
 
-def read_results(store: StoreReader, epoch: int) -> pa.Table:
-    """All recorded results up to an epoch, in the columns of all streams together."""
-    streams = store.declared(epoch).get("streams", {})
+def read_results(
+    store: StoreReader, epoch: int, streams: Mapping[str, Any] | None = None
+) -> pa.Table:
+    """All recorded results up to an epoch, in the columns of all streams together; `streams` are
+    those of a writer, which notes a stream in the store when it has its first result."""
+    streams = {**store.declared(epoch).get("streams", {}), **(streams or {})}
     with store.hold() as held:  # else the oldest could be trimmed before it is read
         return unite_results(streams, store.results(held.first_epoch + 1, epoch, held))
 

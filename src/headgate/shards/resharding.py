@@ -106,7 +106,7 @@ def _placed(table: PlacedTable, shards: int) -> str:
     rows = f"{table.name}: {table.rows:,} row{'s' * (table.rows != 1)}"
     if not shards:
         return rows
-    if table.fewest == table.most == table.rows and shards > 1:
+    if table.rows and table.fewest == table.most == table.rows and shards > 1:
         return f"{rows}, {table.placed}: on every shard"
     return f"{rows}, {table.placed}: {table.fewest:,} to {table.most:,} in a shard"
 

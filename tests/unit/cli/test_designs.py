@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import headgate as hg
+from headgate.cli import cluster_studies
 from headgate.cli.cluster_studies import _counts, trace_loads
 from headgate.cli.commands import app
 from headgate.cli.designs import DesignRequest, declared_by, design, gathered
@@ -113,6 +114,31 @@ def test_what_leads_anywhere_is_told_and_left_out(tmp_path: Path) -> None:
     found = design(declared_by(request), request)
     assert any("'clear' names rows of 'stock' by a range" in line for line in found.lines)
     assert found.proposal is not None and found.proposal.trace.names == ("sell",)
+
+
+@pytest.mark.parametrize("words", [("design", APP), ("simulate", "--nodes", "1,2")])
+def test_a_page_that_has_no_place_is_refused_before_anything_is_computed(
+    run: Callable[..., Result], trace: Path, tmp_path: Path, words: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(cluster_studies, "drawn_cases", None)  # nobody comes so far
+    more = ("--trace", trace) if words[0] == "design" else ()
+    for out, why in ((tmp_path / "nowhere" / "x.html", "no folder"), (trace, "is a folder")):
+        found = run(*words, *more, "--out", out)
+        assert found.exit_code == 1 and why in " ".join(found.output.split()), found.output
+
+
+def test_a_trace_without_events_and_one_of_nobody_say_so(
+    run: Callable[..., Result], trace: Path, tmp_path: Path
+) -> None:
+    empty = tmp_path / "sell.parquet"
+    pq.write_table(shops.sales(1).slice(0, 0), empty)
+    found = run("design", APP, "--trace", empty)
+    assert found.exit_code == 1 and "the trace has no events" in found.output
+    found = run("design", APP, "--trace", f"sel={trace / 'sell'}")
+    assert found.exit_code == 1
+    said = " ".join(found.output.split())
+    assert "of no transaction 'sel'" in said and "did you mean 'sell'?" in said
 
 
 def test_events_of_nobody_in_particular_are_refused(

@@ -48,6 +48,13 @@ def of(results: pa.Table, name: str) -> list[dict[str, Any]]:
     return [row for row in results.to_pylist() if row["transaction"] == name]
 
 
+def test_results_have_the_columns_of_all_streams_before_there_are_any(stage: Stage) -> None:
+    query = "select epoch, batch, contestant, votes from results where transaction = 'trending'"
+    assert stage.engine.sql(query).rows() == []
+    stage.engine.push(votes, [vote(1, 10), vote(2, 11, 2)])
+    assert stage.engine.sql(query).rows() == []
+
+
 def test_votes_go_through_the_nodes_in_order(stage: Stage) -> None:
     results = stage.engine.push(votes, [vote(1, 10), vote(2, 11, 2), vote(3, 10), vote(4, 12, 9)])
     assert stage.tallies() == {1: 1, 2: 1}

@@ -264,6 +264,8 @@ def test_a_copy_is_changed_and_the_store_stays_as_it_is(bank: SimulatedDisk) -> 
         expected, epoch = rows_of(engine), engine.epoch
         with pytest.raises(hg.LockedError):
             hg.reshard(PATH, 3, to=COPY, disk=bank)
+    with pytest.raises(hg.InputError, match="is inside of the store"):
+        hg.reshard(PATH, 3, to=f"{PATH}/inner", disk=bank)
     found = hg.reshard(PATH, 3, to=COPY, disk=bank)
     assert (found.path, found.epoch) == (COPY, epoch + 1) and verify(COPY, bank).is_whole
     reader = StoreReader.open(COPY, bank)

@@ -239,3 +239,6 @@ def test_a_copy_that_fails_leaves_nothing_behind(images: None) -> None:
     with pytest.raises(hg.InputError, match="is not empty"):
         backup(PATH, to, disk)
     assert verify(to, disk).is_whole
+    for inside in (f"{PATH}/inner", f"{to}/../bank/log/inner"):
+        with pytest.raises(hg.InputError, match="is inside of the store"):
+            backup(PATH, inside, disk)
