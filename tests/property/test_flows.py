@@ -332,5 +332,6 @@ def test_a_seeded_bug_is_found(
             return next(turns, None) is not None and run(self)
 
         monkeypatch.setattr(running.Flows, "_run_next", bounded)
+        monkeypatch.setattr(stepping, "TOGETHER_SECONDS", 0.0)  # each a turn of its own
     with pytest.raises((AssertionError, hg.HeadgateError, KeyError)):
         live(CHAIN, "strong", LIFE)
