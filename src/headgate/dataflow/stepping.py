@@ -140,9 +140,15 @@ class Stepping:
         error: BaseException | None = None
         if unit is not None:
             batch = progress.next_of(unit)
-            self._execute_all(unit, progress, writes, recorder)
-            if behind is not None:
-                error = self._execute_behind(behind, progress, writes, recorder)
+            try:
+                self._execute_all(unit, progress, writes, recorder)
+                if behind is not None:
+                    error = self._execute_behind(behind, progress, writes, recorder)
+            except BaseException:
+                if writes.has_kept:  # an interrupt: executions are in the rows, and in no record
+                    with self._guard.all_or_stopped():
+                        raise
+                raise
             origin = unit.origin, progress.done(unit.first)
         if arrival is not None and arrival.origin is not None:
             origin = arrival.origin
@@ -187,7 +193,7 @@ class Stepping:
                 return None
             try:
                 self._execute_all(unit, progress, writes, recorder)
-            except BaseException as error:
+            except Exception as error:
                 if self._guard.reason is not None:
                     raise
                 return error  # those before it are to be committed first

@@ -55,6 +55,21 @@ def test_results_have_the_columns_of_all_streams_before_there_are_any(stage: Sta
     assert stage.engine.sql(query).rows() == []
 
 
+def test_an_interrupt_between_executions_and_their_commit_stops_the_engine(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What ran is in the rows, and in no record: to go on would be to run it twice."""
+
+    def interrupted(*given: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(stepping.Stepping, "_execute_behind", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        stage.engine.push(votes, [vote(1, 10), vote(2, 11, 2)])
+    with pytest.raises(hg.StoreError, match="stopped"):
+        stage.engine.push(votes, [vote(3, 12), vote(4, 13)])
+
+
 def test_votes_go_through_the_nodes_in_order(stage: Stage) -> None:
     results = stage.engine.push(votes, [vote(1, 10), vote(2, 11, 2), vote(3, 10), vote(4, 12, 9)])
     assert stage.tallies() == {1: 1, 2: 1}
