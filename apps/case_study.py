@@ -5,7 +5,9 @@ The plot has what was expected and what was found, over time, as one SVG file.
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
 import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 FILES = 6
+FIRST_FILE_TIME = 1_700_000_000
 ARRIVAL_SECONDS = 1.0  # so much later than its turn an event may arrive; watermarks are longer
 
 
@@ -31,7 +34,10 @@ def write_files(
         part = arrival[number * size : (number + 1) * size]
         dice.shuffle(part)
         lines = [json.dumps(event, default=str) for event in part]
-        (folder / f"{number}.json").write_text("\n".join(lines))
+        path = folder / f"{number}.json"
+        path.write_text("\n".join(lines))
+        # Spark reads files by their times, and those of one moment in any order.
+        os.utime(path, (FIRST_FILE_TIME + number,) * 2)
 
 
 def feed(spark: Any, folder: Path, columns: str, made: Sequence[str], sink: Any) -> None:
@@ -49,18 +55,24 @@ def feed(spark: Any, folder: Path, columns: str, made: Sequence[str], sink: Any)
         .start()
     )
     query.awaitTermination()
-    sink.flush()  # no younger event comes to move the watermark
+    sink.flush(query)  # no younger event comes to move the watermark
 
 
 def main(in_memory: Callable[[], bool], on_spark: Callable[[Any, Path], bool]) -> None:
     """Run a case study by its command line: in memory, or on Spark in a folder."""
-    if len(sys.argv) == 1:
+    words = argparse.ArgumentParser(description="Without FOLDER it runs in memory, with no Spark.")
+    words.add_argument(
+        "folder", nargs="?", type=Path, metavar="FOLDER",
+        help="where events, store, checkpoint and plot are: on Spark; again, it goes on there",
+    )  # fmt: skip
+    folder: Path | None = words.parse_args().folder
+    if folder is None:
         sys.exit(0 if in_memory() else 1)
     from pyspark.sql import SparkSession
 
     spark = SparkSession.builder.master("local[2]").appName(Path(sys.argv[0]).stem).getOrCreate()
     try:
-        is_right = on_spark(spark, Path(sys.argv[1]))
+        is_right = on_spark(spark, folder)
     finally:
         spark.stop()
     sys.exit(0 if is_right else 1)

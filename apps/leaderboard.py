@@ -14,8 +14,6 @@ Python over the votes in their order.
 from __future__ import annotations
 
 import datetime
-import json
-import os
 import random
 from collections import Counter
 from pathlib import Path
@@ -251,24 +249,10 @@ def in_memory(number: int = 3000) -> bool:
     return right
 
 
-def write_files(folder: Path, given: list[dict[str, Any]], files: int = 6) -> None:
-    """Votes in files, one behind the other; those of a file in no order."""
-    folder.mkdir(parents=True)
-    size, dice = -(-len(given) // files), random.Random(3)
-    for number in range(files):
-        part = given[number * size : (number + 1) * size]
-        dice.shuffle(part)
-        lines = [json.dumps(vote, default=str) for vote in part]
-        path = folder / f"{number}.json"
-        path.write_text("\n".join(lines))
-        # Spark reads files by their times, and those of one moment in any order.
-        os.utime(path, (FIRST.timestamp() + number,) * 2)
-
-
 def on_spark(spark: Any, folder: Path, number: int = 3000) -> bool:
     given = make_votes(number)
     if not (folder / "events").exists():
-        write_files(folder / "events", given)
+        case_study.write_files(folder / "events", given, late=0.0)
     with open_show(str(folder / "show")) as engine:
         case_study.feed(spark, folder, COLUMNS, [], engine.sink(votes))
         return compare(engine, given)

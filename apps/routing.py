@@ -241,7 +241,7 @@ def on_spark(spark: Any, folder: Path, count: int = 2000) -> bool:
         placing = start(arriving.json(str(folder / "events")), sink, folder / "placing")
         answering = start(answered, engine.sink(answers), folder / "answering")
         placing.processAllAvailable()
-        sink.flush()  # the last orders do not fill a batch
+        sink.flush(placing)  # the last orders do not fill a batch
         answering.processAllAvailable()
         placing.stop()
         answering.stop()

@@ -28,6 +28,11 @@ def test_a_case_study_finds_what_was_expected(
     assert (tmp_path / picture).read_text().count("<polyline") == 2
 
 
+def test_a_case_study_that_is_started_again_finds_the_same(spark: Any, tmp_path: Path) -> None:
+    assert exchange.on_spark(spark, tmp_path, 1000)
+    assert exchange.on_spark(spark, tmp_path, 1000)  # no micro-batch comes: nothing is flushed
+
+
 def test_a_query_that_follows_the_store_which_it_feeds_comes_to_its_end(
     spark: Any, tmp_path: Path
 ) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import headgate as hg
-from apps import leaderboard
+from apps import case_study, leaderboard
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(__file__).with_name("flow_program.py")
@@ -58,7 +58,7 @@ def test_the_winner_is_the_same_when_the_process_is_killed(
     recovery: str, moments: tuple[int, ...], tmp_path: Path
 ) -> None:
     given = leaderboard.make_votes(900)
-    leaderboard.write_files(tmp_path / "events", given)
+    case_study.write_files(tmp_path / "events", given, late=0.0)
     for moment in moments:
         path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
         environment = {**os.environ, "PYTHONPATH": path, "HEADGATE_DIE_AT": str(moment)}

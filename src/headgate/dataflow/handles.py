@@ -11,7 +11,6 @@ from headgate.dataflow.streams import Stream
 from headgate.engine.events import as_table
 from headgate.engine.origins import Applied
 from headgate.engine.terms import Origin
-from headgate.errors import InputError
 from headgate.state.schema import Schema
 
 if TYPE_CHECKING:
@@ -207,6 +206,4 @@ class FlowFeed:
 
     def flush(self, query: str | None = None) -> pa.Table:
         """Take the batch that is open for whole, and run it; a source has one, whoever feeds it."""
-        if query is not None:
-            raise InputError("a source of a dataflow has one open batch, not one for each query")
         return self._flows.flush(self._stream)
