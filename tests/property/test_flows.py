@@ -140,6 +140,29 @@ def flows(draw: Any, workers: Any = st.none()) -> hg.Dataflow:
         return hg.Dataflow("flow", nodes, **said)
 
 
+@st.composite
+def nests_of_windows(draw: Any) -> hg.Dataflow:
+    """A chain whose last nodes are one nest with a window in it, over one row at a time."""
+    streams, nodes = [hg.Stream("s0", ROWS, batch="1 row")], list[Any]()
+    last, window = draw(st.integers(2, 3)), 2
+    for number in range(1, last + 1):
+        gives = hg.Stream(f"s{number}", ROWS)
+        is_inner = number != window or draw(st.booleans())
+        taken = streams[-1] if is_inner else streams[0]
+        kind = draw(st.sampled_from(["upserting", "inserting", "asking", "add"]))
+        if number == window:
+            said: Any = {"output": gives, "writes": TABLES, "name": f"summing_{number}"}
+            nodes.append(hg.procedure(taken.window("3 rows"), **said)(summing))
+        elif kind == "add":
+            nodes.append(transaction(number, taken, gives))
+        else:
+            said = {"output": gives, "writes": TABLES, "name": f"{kind}_{number}"}
+            nodes.append(hg.procedure(taken, **said)(PROCEDURES[kind]))
+        streams.append(gives)
+    nest = [node.name for node in nodes[draw(st.sampled_from([0, 0, 1])) :]]
+    return hg.Dataflow("flow", nodes, nest=[nest] if len(nest) > 1 else [])
+
+
 rows = st.lists(
     st.fixed_dictionaries({"k": st.integers(0, 3), "v": st.integers(0, 40)}), min_size=1, max_size=5
 )
@@ -153,6 +176,10 @@ actions = st.lists(
     min_size=2,
     max_size=9,
 )
+
+
+def _joined(parts: list[list[Any]]) -> list[Any]:
+    return [one for part in parts for one in part]
 
 
 class World:
@@ -253,6 +280,27 @@ def live(flow: hg.Dataflow, recovery: str, acts: list[tuple[str, Any]]) -> None:
     finally:
         world.disk.crash_at = None
         world.engine.close()
+
+
+@settings(max_examples=30)
+@given(
+    nests_of_windows(),
+    st.sampled_from(["strong", "weak"]),
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("push"), st.lists(rows, min_size=3, max_size=4).map(_joined)),
+            st.tuples(st.sampled_from(["kill", "close"]), st.none()),
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+)
+def test_windows_in_nests_do_what_the_oracle_does(
+    flow: hg.Dataflow, recovery: str, acts: list[tuple[str, Any]]
+) -> None:
+    """Several batches share an epoch, and one of them aborts, or is not run."""
+    note(flow.show())
+    live(flow, recovery, acts)
 
 
 @settings(max_examples=25)

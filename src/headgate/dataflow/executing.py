@@ -24,6 +24,7 @@ from headgate.dataflow.nodes import Node, Unit
 from headgate.dataflow.order_of_units import ReadTable
 from headgate.dataflow.procedures import INSERTED, Procedure
 from headgate.dataflow.recording import WORDS, Recorded, Recorder, Word
+from headgate.dataflow.signals import Interrupts
 from headgate.dataflow.streams import Stream
 from headgate.dataflow.tx import Tx, batches_of
 from headgate.dataflow.under_way import UnderWay, Windowed
@@ -84,6 +85,7 @@ class Executing:
         self.meters: NodeMeters = meters
         self.now = batches.clock.monotonic
         self._questions: dict[str, KeptQuestions] = {}  # by procedure
+        self.interrupts: Interrupts = Interrupts()
         self._terms: dict[str, Terms] = {}
         self._plain: dict[str, Terms] = {}
 
@@ -168,9 +170,15 @@ class Executing:
         except WriteRefused as error:
             raise Aborted(node, str(error)) from error
         except Exception as error:
+            self._check_interrupt(error)
             raise Aborted(node, tx.failure or error_reason(error)) from error
         finally:
             tx.close()
+
+    def _check_interrupt(self, error: Exception) -> None:
+        """What was interrupted by force, and took that for an error, did not abort."""
+        if self.interrupts.is_forced:
+            raise KeyboardInterrupt from error
 
     def _fire(self, node: Node, writes: Writes, table: Table, rows: pa.Table) -> None:
         """Rows were added to a table: run the triggers on it, as a part of the statement."""
@@ -185,6 +193,7 @@ class Executing:
             except (DeclarationError, StoreError, WriteRefused):
                 raise
             except Exception as error:
+                self._check_interrupt(error)
                 reason = tx.failure or error_reason(error)
             finally:
                 tx.close()

@@ -203,6 +203,10 @@ class Flows:
     def _take(self, arrival: Arrival, taken: list[str]) -> None:
         """What came in is an epoch: by itself where workers run it, or where the program of the
         batch that is next is wrong; else with the first run. `taken` has it from then on."""
+        with self.stepping.interrupts.waiting():
+            self._take_whole(arrival, taken)
+
+    def _take_whole(self, arrival: Arrival, taken: list[str]) -> None:
         shift = self._at_work()
         if shift is not None:
             stepped = self.stepping.step(arrival)
@@ -254,7 +258,7 @@ class Flows:
     def _run_next(self) -> bool:
         """Run one unit's next batch, here; False when nothing can run."""
         self._lock.give_way()
-        with self._lock, self._guard.running():
+        with self._lock, self._guard.running(), self.stepping.interrupts.waiting():
             unit = self._next_with(None)
             if unit is not None:
                 self._note(self.stepping.step(unit=unit, behind=self._behind))
@@ -294,7 +298,8 @@ class Flows:
             self._taking = [one for one in self._taking if one is not steps]
             # Also where a batch of a wrong program waits: those before it are done.
             if steps and self._guard.reason is None:
-                self._guard.wait(max(one.epoch for one in steps))
+                with self.stepping.interrupts.waiting():
+                    self._guard.wait(max(one.epoch for one in steps))
 
     def _note(self, stepped: Stepped) -> None:
         for one in self._taking:

@@ -24,6 +24,7 @@ from headgate.dataflow.order_of_units import LateTurn, Order, OwnTurn, Restarted
 from headgate.dataflow.procedures import Procedure
 from headgate.dataflow.quiet import QuietRun, quiet_batches, quiet_count
 from headgate.dataflow.recording import RecordedEpoch, Recorder, SameColumns, border_of
+from headgate.dataflow.signals import Interrupts
 from headgate.dataflow.under_way import News, Standing, UnderWay, together
 from headgate.dataflow.windows import move_past
 from headgate.dataflow.writes import Writes, watched
@@ -80,6 +81,7 @@ class Stepping:
         self.same: SameColumns = SameColumns()
         self.meters: NodeMeters = NodeMeters()
         self._executing = Executing(batches, self.meters, guard)
+        self.interrupts: Interrupts = self._executing.interrupts
 
     def close(self) -> None:
         """Nothing runs any more."""
@@ -252,6 +254,7 @@ class Stepping:
         if told:
             giver = self.graph.givers.get(told[0])
             by = told[0] if giver is None else giver.name
+            _move_windows(unit, batch, UnitRan(), progress)
             self._give_up(unit, batch, f"not run: {by} aborted batch {batch}", progress, recorder)
         else:
             self._try(unit, batch, progress, writes, recorder)

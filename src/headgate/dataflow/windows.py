@@ -35,11 +35,14 @@ def move_past(window: Window, state: Windowed, batch: pa.Table, *, is_given: boo
     Of rows that one of the same nest gave, and that never were, the time alone stays: else rows
     that were there before would be the same window, and abort, for ever.
     """
+    there = len(state.added)  # of batches before it in the same epoch
     if is_given or state.mark_us is not None:
         for _ in slides(window, state, batch):
             pass
     if not is_given:
-        state.added.clear()
+        del state.added[there:]
+        held = 0 if state.before.held is None else state.before.held.num_rows
+        state.drops = min(state.drops, held + sum(rows.num_rows for rows in state.added))
 
 
 def _by_rows(window: Window, state: Windowed, rows: pa.Table) -> Iterator[pa.Table]:

@@ -214,6 +214,7 @@ class FlowOracle:
         own = {stream.name for node in group for stream in node.gives}
         outer = [one.name for node in group for one in node.streams if one.name not in own]
         if any(self._queues[name].batches[batch - 1] is None for name in outer):
+            self._move_windows(group, batch)
             self._give_up(group, batch, None, "")
             return
         for tries in range(1 + max(_retries(node) for node in group)):

@@ -128,3 +128,94 @@ def test_rows_of_a_batch_are_counted_once_however_often_it_is_tried() -> None:
             one.push(timed, [row(second, n)])
         counted = one.stream(timed).metrics()["add"]
     assert (counted.batches, counted.rows, counted.retries) == (3, 3, 2)
+
+
+ones = hg.Stream("ones", "n bigint", batch="1 row")
+told = hg.Stream("told", "n bigint")
+HOW = {"one push": [range(1, 10)], "each": [[n] for n in range(1, 10)]}
+
+
+def called_with(nodes: list[Any], pushes: Any, nest: list[str], recovery: Any) -> None:
+    disk = SimulatedDisk()
+    flow = hg.Dataflow("f", nodes, nest=[nest])
+    with hg.open("/windows", tables=sums, dataflows=flow, recovery=recovery, disk=disk) as engine:
+        for numbers in pushes:
+            engine.push(ones, [{"n": n} for n in numbers])
+
+
+@pytest.mark.parametrize("recovery", ["strong", "weak"])
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("aborting", ["giver", "window"])
+def test_rows_of_a_nest_that_aborts_leave_those_staged_before_it(
+    how: str, recovery: Any, aborting: str
+) -> None:
+    """They were never given; how the batches share epochs makes no difference."""
+    seen: list[list[int]] = []
+
+    @hg.procedure(ones, output=told, writes=sums)
+    def give(batch: pa.Table, tx: hg.Tx) -> pa.Table:
+        return batch
+
+    @hg.procedure(told.window("3 rows"))
+    def look(batch: pa.Table, tx: hg.Tx) -> Any:
+        seen.append(batch.column("n").to_pylist())
+        return hg.abort("no") if aborting == "window" and seen[-1] == [1, 2, 3] else None
+
+    @hg.procedure(told, writes=sums)
+    def judge(batch: pa.Table, tx: hg.Tx) -> Any:
+        is_third = batch.column("n").to_pylist() == [3]
+        return hg.abort("no") if aborting == "giver" and is_third else None
+
+    called_with([give, judge, look], HOW[how], ["give", "judge", "look"], recovery)
+    first = [[1, 2, 3]] if aborting == "window" else []
+    assert seen == [*first, [1, 2, 4], [5, 6, 7]]
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("recovery", ["strong", "weak"])
+def test_a_nest_that_is_not_run_has_its_batch_in_windows_over_other_streams(
+    how: str, recovery: Any
+) -> None:
+    seen: list[list[int]] = []
+
+    @hg.procedure(ones, output=told)
+    def first(batch: pa.Table, tx: hg.Tx) -> Any:
+        return hg.abort("no") if batch.column("n").to_pylist() == [2] else batch
+
+    @hg.procedure(told)
+    def beside(batch: pa.Table, tx: hg.Tx) -> None:
+        pass
+
+    @hg.procedure(ones.window("3 rows"))
+    def look(batch: pa.Table, tx: hg.Tx) -> None:
+        seen.append(batch.column("n").to_pylist())
+
+    called_with([first, beside, look], HOW[how], ["beside", "look"], recovery)
+    assert seen == [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
+
+
+@pytest.mark.parametrize("is_apart", [True, False], ids=["each", "one push"])
+def test_rows_of_time_that_were_never_given_drop_none_of_those_that_come(is_apart: bool) -> None:
+    """The window that they made whole is behind; what comes later is in the next one."""
+    seen: list[list[int]] = []
+    clocked = hg.Stream("clocked", "ts timestamp, n bigint", order_by="ts", batch="1 row")
+
+    @hg.procedure(clocked, output=passed)
+    def give(batch: pa.Table, tx: hg.Tx) -> pa.Table:
+        return batch
+
+    @hg.procedure(passed.window("10 seconds"))
+    def look(batch: pa.Table, tx: hg.Tx) -> None:
+        seen.append(batch.column("n").to_pylist())
+
+    @hg.procedure(passed)
+    def judge(batch: pa.Table, tx: hg.Tx) -> Any:
+        return hg.abort("no") if batch.column("n").to_pylist()[0] >= 200 else None
+
+    flow = hg.Dataflow("f", [give, look, judge], nest=[["give", "look", "judge"]])
+    came = [(1, 5), (11, 200), (12, 300), (13, 8), (21, 9), (31, 1)]
+    rows = [row(second, n) for second, n in came]
+    with hg.open(None, tables=sums, dataflows=flow) as engine:
+        for part in [[one] for one in rows] if is_apart else [rows]:
+            engine.push(clocked, part)
+    assert seen == [[5], [8], [9]]
