@@ -244,12 +244,13 @@ def log(
     grid = output.make_grid(None, {**sides, "results": "right", "bytes": "right"})
     commits = deque(found.commits(), maxlen=last)
     changes = stores.changes_of(found)
+    ran = stores.nodes_ran(found, [info.epoch for info in commits])
     for info in commits:
         names = stored_names(version_at(found.manifest, info.epoch))
         rows = {name: count for name, count in info.rows.items() if not name.startswith("__")}
         named = {names.get(name, name): count for name, count in rows.items() if count}
         changed = ", ".join(f"{table} {count:,}" for table, count in named.items())
-        source = changes.get(info.epoch) or _source(info)
+        source = changes.get(info.epoch) or _source(info, ran.get(info.epoch))
         columns = (_time(info.time_us), source, changed, f"{info.result_rows:,}")
         grid.add_row(str(info.epoch), *columns, f"{info.bytes:,}")
     output.make_console().print(grid)
@@ -268,15 +269,17 @@ def _time(time_us: int) -> str:
     return moment.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
 
-def _source(info: CommitInfo) -> str:
+def _source(info: CommitInfo, ran: str | None) -> str:
     """Who brought the epoch: a query's micro-batch, nodes of a dataflow, a call to the engine."""
     if info.origin is None:
-        return "run, call or flush" if info.result_rows else "load"
-    query, batch = info.origin
-    if query.startswith("dataflow "):  # and its nodes
-        return f"{query}, batch {batch}"
-    short = UUID.sub(lambda found: found[1], query)
-    return f"query {short}, batch {batch}"
+        named = "run, call or flush" if info.result_rows else "load"
+    else:
+        query, batch = info.origin
+        if query.startswith("dataflow "):  # and its nodes
+            return f"dataflow {ran}" if ran else f"{query}, batch {batch}"
+        short = UUID.sub(lambda found: found[1], query)
+        named = f"query {short}, batch {batch}"
+    return f"{named}; dataflow {ran}" if ran else named
 
 
 @app.command()

@@ -7,9 +7,10 @@ what the owner of the store can do next.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import pyarrow as pa
 from rich.console import Console
 from rich.text import Text
 
@@ -61,6 +62,32 @@ def changes_of(reader: StoreReader) -> dict[int, str]:
     return found | {
         one["epoch"]: f"migration {one['name']}" for one in declared.get("migrations", ())
     }
+
+
+def nodes_ran(reader: StoreReader, epochs: Sequence[int]) -> dict[int, str]:
+    """By epoch: which nodes of dataflows ran in it, and which of their batches, where the results
+    say so; several executions may share an epoch."""
+    flows = reader.declared().get("dataflows", {}).values()
+    nodes = {name for flow in flows for name in flow["nodes"]}
+    if not nodes or not epochs:
+        return {}
+    ran: dict[int, dict[str, list[int]]] = {}
+    for epoch, results in reader.results(epochs[0], epochs[-1]):
+        if "batch" not in results.schema.names:
+            continue
+        names = results.column("transaction").cast(pa.string()).to_pylist()
+        for name, batch in zip(names, results.column("batch").to_pylist(), strict=True):
+            if name in nodes and batch is not None:
+                ran.setdefault(epoch, {}).setdefault(name, []).append(batch)
+    return {
+        epoch: "; ".join(f"{name}, {_batches(of_it)}" for name, of_it in found.items())
+        for epoch, found in ran.items()
+    }
+
+
+def _batches(numbers: Sequence[int]) -> str:
+    first, last = min(numbers), max(numbers)
+    return f"batch {first}" if first == last else f"batches {first} to {last}"
 
 
 def show_report(console: Console, report: Report, store: str) -> None:

@@ -182,11 +182,11 @@ def measured_units_ns(engine: Engine, chosen: Any, events: pa.Table, **options: 
 
 def read_events(path: Path) -> pa.Table:
     """The events of a Parquet, Arrow, CSV or JSON file."""
+    if not path.exists():
+        raise InputError(f"there is no file {path}")
     reader = READERS.get(path.suffix.lower())
     if reader is None:
         raise InputError(f"{path}: events come in {', '.join(READERS)} files")
-    if not path.exists():
-        raise InputError(f"there is no file {path}")
     if not reader:
         return _read_arrow(path)
     connection = duckdb.connect()

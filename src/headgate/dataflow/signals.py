@@ -55,10 +55,10 @@ class Interrupts:
             yield
             return
         handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
-        for number in (signal.SIGINT, signal.SIGTERM):
-            handler = signal.getsignal(number)
-            if callable(handler):
-                handlers[number] = handler
+        for kind in (signal.SIGINT, signal.SIGTERM):
+            found = signal.getsignal(kind)
+            if callable(found):
+                handlers[int(kind)] = found
         waiting = self._waiting = list[tuple[int, FrameType | None]]()
 
         def note(number: int, frame: FrameType | None) -> None:

@@ -7,6 +7,7 @@ the thread that set it, and for every query that runs in it meanwhile.
 
 from __future__ import annotations
 
+import decimal
 import difflib
 import functools
 import json
@@ -18,13 +19,15 @@ from contextvars import ContextVar
 from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 
-from headgate.errors import DeclarationError, InputError, LimitError, not_among
+from headgate.errors import DeclarationError, InputError, LimitError, not_among, shown
 from headgate.query.answer import Answer
+from headgate.query.interrupts import interrupts_as_they_are
 from headgate.state.schema import split_list
 from headgate.state.table import Table
-from headgate.state.types import Column
+from headgate.state.types import Column, ColumnType
 
 Parameters = Sequence[Any] | Mapping[str, Any] | None
 
@@ -92,6 +95,7 @@ def run_sql(
     limit = current_limit() or Limit()
     try:
         with (
+            interrupts_as_they_are(),
             (connections or KeptConnections()).one(limit) as connection,
             limit.watching(connection),
         ):
@@ -165,19 +169,66 @@ def select_rows(
     _check_texts(equal.values())
     query = f"select {', '.join(map(_quoted, chosen))} from {_quoted(table.name)}"
     if isinstance(where, str):
-        query += f" where (\n{where}\n)"
-    elif equal:
-        query += " where " + " and ".join(_is(table.schema[name], equal[name]) for name in equal)
-    return query, [value for value in equal.values() if value is not None]
+        return f"{query} where (\n{where}\n)", []
+    asked = [_is(table, table.schema[name], value) for name, value in equal.items()]
+    if asked:
+        query += " where " + " and ".join(condition for condition, _ in asked)
+    return query, [value for _, values in asked for value in values]
 
 
-def _is(column: Column, value: Any) -> str:
-    """That a column has a value, which is a parameter; None means null, as in functions."""
+def _is(table: Table, column: Column, value: Any) -> tuple[str, list[Any]]:
+    """That a column has a value, as a condition and its parameters; None means null, as in
+    functions.
+
+    DuckDB would make texts numbers, row by row, and compare whole numbers as floats.
+    """
+    name, kind = _quoted(column.name), column.type.kind
     if value is None:
-        return f"{_quoted(column.name)} is null"
+        return f"{name} is null", []
+    value = value.item() if isinstance(value, np.generic) else value
+    fitting = _OF_KIND.get(kind)
+    if fitting is None:
+        return f"{name} = ?", [value]
+    if not isinstance(value, fitting) or (isinstance(value, bool) and kind != "boolean"):
+        raise InputError(
+            f"table {table.name!r}: the column {column.name!r} is of type {column.type}; "
+            f"{shown(value)} is of type {type(value).__name__}"
+        )
+    held = _held(value, column.type)
+    if held is None:
+        return "false", []
     # A float column has what was given in half as many digits: so has what it is compared with.
-    given = "cast(? as float)" if column.type.kind == "float" else "?"
-    return f"{_quoted(column.name)} = {given}"
+    return f"{name} = cast(? as float)" if kind == "float" else f"{name} = ?", [held]
+
+
+_BEYOND = decimal.Decimal(10) ** 19  # what no column of whole numbers or decimals has
+_ROOMY = decimal.Context(prec=2000)  # digits of any float, and of what a user may write
+_NUMBERS = (int, float, decimal.Decimal)
+_OF_KIND: dict[str, tuple[type, ...]] = {
+    "string": (str,), "boolean": (bool,), "decimal": _NUMBERS,
+    **dict.fromkeys(("int", "bigint", "float", "double"), _NUMBERS),
+}  # fmt: skip
+
+
+def _held(value: Any, kind: ColumnType) -> Any:
+    """A value as a column of its type has it, None where none can have just that value."""
+    if kind.kind in ("string", "boolean"):
+        return value
+    if kind.kind in ("float", "double"):
+        try:
+            near = float(value)
+        except (OverflowError, ValueError):  # of a Decimal that is a signalling NaN
+            return None
+        return near if kind.kind == "float" or isinstance(value, float) or near == value else None
+    # As it is written: nobody who asks for 0.1 means the float that is next to it.
+    exact = decimal.Decimal(repr(value)) if isinstance(value, float) else decimal.Decimal(value)
+    if not exact.is_finite() or abs(exact) >= _BEYOND:
+        return None
+    shifted = exact.scaleb(kind.scale if kind.kind == "decimal" else 0, _ROOMY)
+    if shifted != shifted.to_integral_value(context=_ROOMY):
+        return None
+    whole = int(shifted)
+    return whole if kind.kind != "decimal" else decimal.Decimal(whole).scaleb(-kind.scale)
 
 
 def _chosen(columns: Any, table: Table) -> list[Any]:

@@ -9,12 +9,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from typer.testing import CliRunner, Result
 
 import headgate
+import headgate as hg
 from headgate.cli import commands, output
 from headgate.cli.commands import app
 from tests.unit.cli.bank import open_bank, pay
@@ -133,7 +135,31 @@ def test_log_tells_a_load_and_a_query_from_a_call(runner: CliRunner, bank: Path)
     assert found[1][2:5] == ["load", "accounts 5", "0"]
     query = "0a1b2c3d-aaaa-bbbb-cccc-1234567890ab"
     info = commands.CommitInfo(1, 0, (query, 7), {}, 1, 64, "x", 0)
-    assert commands._source(info) == "query 0a1b2c3d, batch 7"
+    assert commands._source(info, None) == "query 0a1b2c3d, batch 7"
+
+
+def test_log_names_all_nodes_and_batches_of_an_epoch(runner: CliRunner, tmp_path: Path) -> None:
+    """Executions that take no time share one."""
+    kept = hg.Table("kept", "k bigint, n bigint DEFAULT 0", key="k")
+    came = hg.Stream("came", "k bigint", batch="1 row")
+    gone = hg.Stream("gone", "k bigint")
+
+    @hg.transaction(event=came, output=gone, compiled=False)
+    def count(event: Any, row: Any = kept.at("k", create=True)) -> None:
+        row.n += 1
+
+    @hg.procedure(gone)
+    def look(batch: Any, tx: hg.Tx) -> None:
+        tx.sql("select count(*) from batch")
+
+    store, flow = tmp_path / "flow", hg.Dataflow("flow", [count, look])
+    with hg.open(store, tables=[kept], dataflows=flow) as engine:
+        engine.push(came, [{"k": k} for k in range(9)])
+    sources = [row[2] for row in rows_of(run(runner, "log", store).stdout)[1:]]
+    assert sources[0].startswith("dataflow count, batches 1 to 9")
+    looked = [one.partition("look, batch")[2] for one in sources]
+    numbers = [int(word) for one in looked for word in one.split() if word.isdecimal()]
+    assert (min(numbers), max(numbers)) == (1, 9)
 
 
 # ---------------------------------------------------------------- errors and help

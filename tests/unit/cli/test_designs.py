@@ -151,6 +151,7 @@ def test_events_of_nobody_in_particular_are_refused(
     for words, why in (
         (("--trace", trace.parent / "none.csv"), "of which transaction"),
         (("--trace", f"sell={trace.parent}/none.csv"), "there is no file"),
+        (("--trace", f"sell={trace.parent}/none"), "there is no file"),
         (("--trace", trace, "--weights", "2,1"), "three numbers"),
     ):
         found = run("design", APP, *words)

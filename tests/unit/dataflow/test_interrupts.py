@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM wait for the execution that runs in the main thread, unless they come twice."""
+"""Ctrl-C and SIGTERM wait for the execution that runs in the main thread, unless sent twice."""
 
 from __future__ import annotations
 
