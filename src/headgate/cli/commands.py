@@ -272,7 +272,8 @@ def _time(time_us: int) -> str:
 def _source(info: CommitInfo, ran: str | None) -> str:
     """Who brought the epoch: a query's micro-batch, nodes of a dataflow, a call to the engine."""
     if info.origin is None:
-        named = "run, call or flush" if info.result_rows else "load"
+        is_load = info.rows and not info.result_rows
+        named = "load" if is_load else "run, call or flush"
     else:
         query, batch = info.origin
         if query.startswith("dataflow "):  # and its nodes

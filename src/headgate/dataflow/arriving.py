@@ -7,6 +7,7 @@ that was flushed is whole, too: what comes for it afterwards is late.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,9 +19,10 @@ import pyarrow as pa
 from headgate.dataflow.streams import Stream
 from headgate.dataflow.under_way import Part, UnderWay
 from headgate.engine.events import as_table, require_columns
+from headgate.engine.metrics import Tally
 from headgate.engine.terms import Origin
 from headgate.errors import InputError, not_among
-from headgate.execution.run import LATE, OUTCOMES, REJECTED
+from headgate.execution.run import COMMITTED, LATE, OUTCOMES, REJECTED
 from headgate.state.fitting import fit
 from headgate.state.objects import FAULT_WORDS, NULL_FAULT
 
@@ -108,6 +110,28 @@ def arrived(given: Any, stream: Stream, progress: UnderWay, origin: Origin | Non
         table, numbers = table.filter(pa.array(~late)), numbers[~late]
     before = progress.flushed_us(stream.name)
     return Arrival(stream, _parts(table, numbers), closed, aside, outcomes, reasons, origin, before)
+
+
+def tally_of(arrival: Arrival) -> Tally:
+    """How many rows were taken, and which were not, and why."""
+    tally = Tally()
+    tally.add(COMMITTED, sum(rows.num_rows for _, rows in arrival.parts if rows is not None))
+    for (outcome, reason), count in Counter(
+        zip(arrival.outcomes, arrival.reasons, strict=True)
+    ).items():
+        tally.add(OUTCOMES.index(outcome), count, reason)
+    return tally
+
+
+def youngest_us(arrival: Arrival) -> int | None:
+    """The time of the youngest row that was taken, where the stream is in the order of one."""
+    if not arrival.stream.order_by or not arrival.parts:
+        return None
+    rows = arrival.parts[-1][1]
+    if rows is None or not rows.num_rows:
+        return None
+    times = rows.column(arrival.stream.order_by[0])
+    return int(times[-1].value) if pa.types.is_timestamp(times.type) else None
 
 
 def _parts(table: pa.Table, numbers: np.ndarray) -> list[Part]:

@@ -28,7 +28,7 @@ from headgate.dataflow.recording import arrival_of, check_code, fingerprint, rec
 from headgate.dataflow.signals import ended_in_order
 from headgate.dataflow.stepping import Stepped, Stepping
 from headgate.dataflow.streams import BATCH, Stream
-from headgate.dataflow.under_way import News, UnderWay, restarted, stream_inlet
+from headgate.dataflow.under_way import News, UnderWay, node_inlet, restarted, stream_inlet
 from headgate.dataflow.workers import Shift
 from headgate.durability import Commit
 from headgate.engine.batch import Batches
@@ -39,6 +39,7 @@ from headgate.engine.rerun import Border
 from headgate.engine.results import with_epoch
 from headgate.engine.terms import Origin
 from headgate.errors import DeclarationError, InputError, StoreError, add_words, not_among, shown
+from headgate.state.schema import Schema
 
 
 class Flows:
@@ -372,6 +373,8 @@ class Flows:
         described = self.declared.describe()
         for name, before in stored.items():
             now = described.get(name)
+            if now is not None:
+                self._check_columns(before, now)
             if now is None or now["graph"] == before["graph"]:
                 continue
             waiting = self._waiting(before)
@@ -382,6 +385,29 @@ class Flows:
                     "finishes what can run; hand in what the rest waits for (engine.flush makes an "
                     "open batch whole, a join takes batches of all its inputs), then open it with "
                     "this"
+                )
+
+    def _check_columns(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+        """Refuse streams whose rows that are under way do not fit their columns any more."""
+        for name, ddl in before["streams"].items():
+            if now["streams"].get(name, ddl) == ddl:
+                continue
+            old, new = Schema.parse(ddl), self.graph.streams[name].schema
+            kept = [new[one.name] == one for one in old if one.name in new.names]
+            fits = len(kept) == len(old.names) and all(kept)
+            if fits and all(one.nullable for one in new if one.name not in old.names):
+                continue  # those that are there are null in what is new
+            rows = {f"stream {name}": self._memory.inlets.get(stream_inlet(name))}
+            for node in self.graph.nodes:
+                if node.window is not None and node.window.stream.name == name:
+                    rows[f"window of {node.name}"] = self._memory.inlets.get(node_inlet(node.name))
+            held = [f"{what} ({one.held.num_rows} rows)" for what, one in rows.items()
+                    if one is not None and one.held is not None and one.held.num_rows]  # fmt: skip
+            if held:
+                raise DeclarationError(
+                    f"stream {name!r} is declared {new.ddl!r}, and rows of {ddl!r} are under way "
+                    f"in {', '.join(held)}: keep its columns, and declare new ones NULL; or give "
+                    "the stream another name"
                 )
 
     def _waiting(self, described: Mapping[str, Any]) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from headgate.dataflow import onlookers
-from headgate.dataflow.arriving import Arrival
+from headgate.dataflow.arriving import Arrival, tally_of, youngest_us
 from headgate.dataflow.executing import Aborted, Executing, UnitRan, record
 from headgate.dataflow.handles import Aligned, NodeMeters
 from headgate.dataflow.nodes import FlowGraph, Node, Unit
@@ -166,6 +166,10 @@ class Stepping:
             news = progress.settle(now, has_takers=self.has_workers)
             self.standing.note(self._memory.inlets)
             self._note_aligned()
+        if arrival is not None:
+            self._batches.streams.source_meter(arrival.stream.name).note_batch(
+                tally_of(arrival), youngest_us(arrival)
+            )
         return Stepped(self._memory.epoch, recorded, news, error)
 
     def aligned_at(self, stream: str) -> Aligned | None:

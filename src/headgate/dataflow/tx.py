@@ -6,7 +6,7 @@ declared and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -35,6 +35,9 @@ class Writing(Protocol):
     def delete(self, table: Table, given: pa.Table) -> int: ...
 
     def added(self) -> list[pa.Table]: ...  # by the last statement, whole rows
+
+    @property
+    def names(self) -> Iterable[str]: ...  # of all tables that there are
 
 
 class Tx:
@@ -69,6 +72,10 @@ class Tx:
             return self._questions.run(query, tables, parameters)
         except InputError as error:
             raise InputError(f"{self._where()}: {error}") from None
+        except DeclarationError as error:  # no batch is wrong: it waits until the program is mended
+            found = named_in(query, [one for one in self._writes.names if one not in known])
+            told = f"; {found[0]!r} is a table: declare it, reads=[{found[0]}]" if found else ""
+            raise DeclarationError(f"{self._where()}: {error}{told}") from None
 
     def insert(self, table: Table | str, rows: Any) -> int:
         """Add rows, whose keys must be new; columns that they lack take their defaults.

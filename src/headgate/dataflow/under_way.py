@@ -50,6 +50,18 @@ def held_schema(stream: Stream) -> pa.Schema:
 # --- rows with the numbers of their batches, and batch by batch -----------------------------------
 
 
+def as_declared(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Rows that are under way with all columns of their stream: those that it has got since they
+    came are null."""
+    if rows.schema.equals(schema):
+        return rows
+    columns = [
+        rows.column(one.name) if one.name in rows.schema.names else pa.nulls(len(rows), one.type)
+        for one in schema
+    ]
+    return pa.table(columns, schema=schema)
+
+
 def numbered(stream: Stream, parts: Sequence[Part]) -> pa.Table | None:
     """Batches as one table with their numbers; None without any."""
     schema = stream.schema.arrow
@@ -182,10 +194,13 @@ class Standing:
             one = inlets.get(stream_inlet(name), EMPTY)
             queue = self.queues[name] = Flowing(stream, one.arrivals, one.watermark_us)
             if one.held is not None:
-                queue.batches = dict(parts_of(one.held))
+                queue.batches = dict(parts_of(as_declared(one.held, held_schema(stream))))
             queue.floor = min([one.arrivals, *(number - 1 for number in queue.batches)])
         for node in self.graph.nodes:
             one = inlets.get(node_inlet(node.name), EMPTY)
+            if one.held is not None:
+                held = as_declared(one.held, node.streams[0].schema.arrow)
+                one = one if held is one.held else replace(one, held=held)
             self.done[node.name], self.windows[node.name] = one.arrivals, one
 
 

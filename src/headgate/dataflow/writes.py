@@ -140,6 +140,11 @@ class Writes:
         """Whether units of the epoch are in the rows already."""
         return any(one.changed for one in self._tables.values())
 
+    @property
+    def names(self) -> Iterable[str]:
+        """The tables that there are."""
+        return self._memory.rows
+
     def of(self, name: str) -> TableWrites:
         """What is done to one table."""
         found = self._tables.get(name)

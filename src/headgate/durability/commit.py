@@ -160,10 +160,17 @@ def _moved(before: Inlet | None, after: Inlet) -> Inlet:
         raise ValueError(f"an inlet of {count} rows that loses {after.drops}")
     parts = [] if kept is None or after.drops == count else [kept.slice(after.drops)]
     parts += [] if after.held is None else [after.held]
-    held = pa.concat_tables(parts) if len(parts) > 1 else next(iter(parts), None)
+    held = _joined(parts) if len(parts) > 1 else next(iter(parts), None)
     if held is not None and held.column(0).num_chunks > INLET_CHUNKS_MAX:
         held = held.combine_chunks()
     return Inlet(after.watermark_us, held, after.arrivals)
+
+
+def _joined(parts: list[pa.Table]) -> pa.Table:
+    """Rows of an inlet; older ones may lack columns that a stream has got since, which are null."""
+    if all(one.schema.equals(parts[0].schema) for one in parts[1:]):
+        return pa.concat_tables(parts)
+    return pa.concat_tables(parts, promote_options="default")
 
 
 def next_mark(last: Mark, commit: Commit) -> Mark:

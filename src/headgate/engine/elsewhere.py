@@ -29,6 +29,10 @@ CommitPlaced = Callable[[str, Mapping[str, pa.RecordBatch]], None]
 class Elsewhere(Protocol):
     """Where the rows of an engine are."""
 
+    def check(self, tables: Mapping[str, Table], transactions: Mapping[str, Transaction]) -> None:
+        """Refuse what cannot be there, before anything is read or written."""
+        ...
+
     def begin(
         self,
         memory: Memory,

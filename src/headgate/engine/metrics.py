@@ -215,8 +215,9 @@ class Tally:
 class Meter:
     """The counts of one stream; noted under the engine's lock, read by any thread."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, is_source: bool = False) -> None:
         self.name = name
+        self._is_source = is_source  # of a dataflow
         self.batches: int = 0
         self.flushes: int = 0
         self.log_bytes: int = 0
@@ -234,7 +235,7 @@ class Meter:
         self,
         tally: Tally,
         latest_us: int | None = None,
-        times: tuple[float, float, float] = (0.0, 0.0, 0.0),
+        times: tuple[float, float, float] | None = None,
         *,
         is_flush: bool = False,
     ) -> None:
@@ -242,9 +243,10 @@ class Meter:
 
         The times are when it began, when it was in order and when it had run.
         """
-        began, ordered, executed = times
-        self.steps["order"].note(ordered - began)
-        self.steps["execute"].note(executed - ordered)
+        if times is not None:
+            began, ordered, executed = times
+            self.steps["order"].note(ordered - began)
+            self.steps["execute"].note(executed - ordered)
         self.batches += 1
         self.flushes += is_flush
         if LOG.isEnabledFor(logging.DEBUG):
@@ -294,10 +296,15 @@ class Meter:
                     "only when no older ones can come any more, or use late='append'"
                 )
         reason = self._commonest[LATE if word == "late" else REJECTED]
+        found = "carry= helps to find them and send them again"
+        if self._is_source:
+            found = "they are in the results, under the name of the stream"
+            if word == "late":
+                advice = "hand rows in by their time, or cut the stream into batches by rows"
         LOG.warning(
             "stream %r: %.1f %% of the last %d events are late or rejected, most of them %s "
-            "(%s): %s. They did not run; carry= helps to find them and send them again.",
-            self.name, 100 * bad / total, total, word, reason, advice,
+            "(%s): %s. They did not run; %s.",
+            self.name, 100 * bad / total, total, word, reason, advice, found,
         )  # fmt: skip
 
     def outcomes(self) -> dict[str, int]:

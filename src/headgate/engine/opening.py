@@ -303,6 +303,8 @@ class Parts:
         self._migrations = program.migrations
         self.elsewhere, manifest = program.elsewhere, journal.manifest
         check_shards(manifest, program.tables, self.elsewhere)
+        if self.elsewhere is not None:
+            self.elsewhere.check(program.tables, program.transactions)
         self.tables, results = fit_program(
             manifest, program.tables, self.transactions, program.migrations
         )

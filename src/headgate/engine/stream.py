@@ -190,6 +190,13 @@ class Streams:
             found = self._meters[terms.label] = Meter(terms.label)
         return found
 
+    def source_meter(self, name: str) -> Meter:
+        """Who counts the rows that come in at a source of a dataflow."""
+        found = self._meters.get(name)
+        if found is None:
+            found = self._meters[name] = Meter(name, is_source=True)
+        return found
+
     def metrics(
         self, journal: Journal, executors: Iterable[Executor], epoch: int, now_us: int
     ) -> Metrics:

@@ -19,8 +19,10 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
+from headgate.errors import DeclarationError
 from headgate.query.sql import (
     FAILURES,
+    WRONG_QUERY,
     Limit,
     Parameters,
     check_read_only,
@@ -126,7 +128,10 @@ class KeptQuestions:
             return self._keep(query, self._connection.sql(query, params=parameters), tables).first()
         except FAILURES as error:
             self.close()
-            raise failed(error, tables, limit) from None
+            told = failed(error, tables, limit)
+            if isinstance(error, WRONG_QUERY):
+                raise DeclarationError(str(told)) from None
+            raise told from None
 
     def _keep(self, query: str, found: Any, tables: Mapping[str, pa.Table]) -> KeptQuestion:
         while len(self._read) >= QUERIES_MAX or query in self._read:

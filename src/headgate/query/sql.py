@@ -115,6 +115,10 @@ def run_sql(
 FAILURES = (duckdb.Error, pa.ArrowInvalid, OSError, MemoryError)
 
 
+# These say that a query is wrong, whatever the rows are.
+WRONG_QUERY = (duckdb.ParserException, duckdb.CatalogException, duckdb.BinderException)
+
+
 def failed(error: BaseException, tables: Mapping[str, pa.Table], limit: Limit) -> InputError:
     """The error of a query, in our words."""
     if isinstance(error, duckdb.OutOfMemoryException | MemoryError):

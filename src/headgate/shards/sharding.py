@@ -101,6 +101,9 @@ class Sharding:
     def declared(self) -> dict[str, Any]:
         return {"shards": self._count, "format": FORMAT}
 
+    def check(self, tables: Mapping[str, Table], transactions: Mapping[str, Transaction]) -> None:
+        refuse_unfit(tables, transactions.values())
+
     def refuse(self, what: str) -> NoReturn:
         raise InputError(
             f"{what} is not there for an engine with shards yet: leave it out, or open a store "
@@ -118,7 +121,6 @@ class Sharding:
         store = journal.store
         if store is None:
             self.refuse("shards= with path=None")
-        refuse_unfit(tables, transactions.values())
         self._memory, self._guard = memory, guard
         self.source = Source(store.disk, store.path, store.lineage)
         self._run = f"{store.disk.token():016x}"

@@ -73,8 +73,8 @@ class Sink:
 
         Exactly once: it is an epoch of its own. The watermark moves to the youngest of them, and
         what is older and comes later is late. After a run with `trigger(availableNow=True)` call
-        it when `awaitTermination` has returned. After a restart, before the first micro-batch, a
-        sink without a name must be told which query, by the query or its id.
+        it, with the query, when `awaitTermination` has returned: before its first micro-batch since
+        the start, a sink without a name must be told which query, by the query or its id.
         """
         chosen = query if query is None or isinstance(query, str) else str(query.id)
         return self._feed.flush(chosen)

@@ -136,6 +136,8 @@ def test_log_tells_a_load_and_a_query_from_a_call(runner: CliRunner, bank: Path)
     query = "0a1b2c3d-aaaa-bbbb-cccc-1234567890ab"
     info = commands.CommitInfo(1, 0, (query, 7), {}, 1, 64, "x", 0)
     assert commands._source(info, None) == "query 0a1b2c3d, batch 7"
+    flushed = commands.CommitInfo(2, 0, None, {}, 0, 64, "x", 0)  # as that of a dataflow's source
+    assert commands._source(flushed, None) == "run, call or flush"
 
 
 def test_log_names_all_nodes_and_batches_of_an_epoch(runner: CliRunner, tmp_path: Path) -> None:
@@ -155,6 +157,7 @@ def test_log_names_all_nodes_and_batches_of_an_epoch(runner: CliRunner, tmp_path
     store, flow = tmp_path / "flow", hg.Dataflow("flow", [count, look])
     with hg.open(store, tables=[kept], dataflows=flow) as engine:
         engine.push(came, [{"k": k} for k in range(9)])
+        engine.push(came, [])
     sources = [row[2] for row in rows_of(run(runner, "log", store).stdout)[1:]]
     assert sources[0].startswith("dataflow count, batches 1 to 9")
     looked = [one.partition("look, batch")[2] for one in sources]

@@ -50,3 +50,32 @@ def test_a_weak_epoch_that_cannot_end_stops_the_engine_and_is_not_there_when_it_
         again.push(first, [{"k": 2}])
         assert again.sql("from counts order by k").rows() == [(1, 1), (2, 1)]
         assert again.sql("from others").rows() == [(1,)]
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ("select id from counts", r"'counts' is a table: declare it, reads=\[counts\]"),
+        ("select k from nowhere", "nowhere does not exist"),
+        ("select nothing from batch", "nothing"),
+        ("selec k from batch", "syntax error"),
+    ],
+)
+def test_sql_that_is_wrong_loses_no_batch(tmp_path: Path, query: str, told: str) -> None:
+    """An abort is for good, and nothing is wrong with the rows: they wait for a better program."""
+
+    def opened_with(asked: str) -> hg.Engine:
+        @hg.procedure(first, writes=others)
+        def note(batch: Any, tx: Any) -> None:
+            tx.insert(others, tx.sql(asked))
+
+        said: Any = {"tables": [counts, others], "dataflows": hg.Dataflow("noting", [note])}
+        return hg.open(str(tmp_path / "store"), **said)
+
+    with (
+        opened_with(query) as engine,
+        pytest.raises(hg.DeclarationError, match=f"(?s)procedure 'note'.*{told}.*are taken"),
+    ):
+        engine.push(first, [{"k": 3}])
+    with opened_with("select k from batch") as engine:
+        assert engine.sql("from others").rows() == [(3,)]

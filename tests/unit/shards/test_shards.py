@@ -251,6 +251,22 @@ def test_what_is_not_there_is_refused() -> None:
         hg.open("/data/bank", tables=TABLES, shards=2)
 
 
+@pytest.mark.parametrize("declared", [{"history": "5 rows"}, {"expires": "ts + 1 day"}], ids=str)
+def test_a_program_that_is_refused_leaves_the_store_as_it_was(declared: Any) -> None:
+    """Its declaration was in the manifest by then, and the program of before was locked out."""
+
+    def table(**more: Any) -> hg.Table:
+        return hg.Table("notes", "id bigint, ts timestamp", key="id", **more)
+
+    disk = SimulatedDisk()
+    open_sharded([table()], [], 2, Workers(), disk).close()
+    before = StoreReader.open(PATH, disk).manifest
+    with pytest.raises(hg.DeclarationError, match="is not there for an engine with shards"):
+        open_sharded([table(**declared)], [], 2, Workers(), disk)
+    assert StoreReader.open(PATH, disk).manifest == before
+    open_sharded([table()], [], 2, Workers(), disk).close()
+
+
 def test_other_code_on_an_executor_is_refused() -> None:
     class Others(Workers):
         def begin(self, code: Any) -> int:

@@ -1,0 +1,93 @@
+"""A stream gets another column while rows of it are under way: in a batch, or in a window."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headgate as hg
+from tests.unit.dataflow.shows import NOON
+
+OLD = "ts timestamp, id bigint"
+seen = hg.Table("seen", "id bigint, n bigint, v bigint NULL", key="id")
+
+
+def opened(path: Path, schema: str, kind: str) -> tuple[hg.Stream, hg.Engine]:
+    batch = "2 rows" if kind == "open batch" else None
+    came = hg.Stream("came", schema, order_by="ts", batch=batch)
+    given = hg.Stream("given", schema, order_by="ts")
+    sizes = {"window of rows": "3 rows", "window of time": "1 minute"}
+    v = "max(v)" if "v " in schema else "null"
+    query = f"select max(id) as id, count(*) as n, {v} as v from batch"
+
+    @hg.procedure(came, output=given)
+    def give(batch: Any, tx: hg.Tx) -> Any:
+        return batch
+
+    @hg.procedure(given if kind == "open batch" else given.window(sizes[kind]), writes=seen)
+    def note(batch: Any, tx: hg.Tx) -> None:
+        tx.insert(seen, query)
+
+    flow = hg.Dataflow("flow", [give, note])
+    return came, hg.open(str(path), tables=seen, dataflows=flow)
+
+
+def row(number: int, **more: Any) -> dict[str, Any]:
+    return {"ts": NOON + datetime.timedelta(seconds=20 * number), "id": number, **more}
+
+
+@pytest.mark.parametrize("has_snapshot", [False, True])
+@pytest.mark.parametrize("kind", ["open batch", "window of rows", "window of time"])
+def test_rows_under_way_have_null_in_a_column_that_is_new(
+    tmp_path: Path, kind: str, has_snapshot: bool
+) -> None:
+    came, engine = opened(tmp_path / "store", OLD, kind)
+    with engine:
+        engine.push(came, [row(0)])
+    for number in (1, 2, 3):
+        came, engine = opened(tmp_path / "store", f"{OLD}, v bigint NULL", kind)
+        with engine:
+            engine.push(came, [row(number, v=10 * number)])
+            if has_snapshot:
+                engine.snapshot()
+            found = engine.sql("from seen order by id").rows()
+    assert found == ([(1, 2, 10), (3, 2, 30)] if kind == "open batch" else [(2, 3, 20)])
+
+
+@pytest.mark.parametrize("kind", ["open batch", "window of rows"])
+@pytest.mark.parametrize("schema", [f"{OLD}, v bigint", "ts timestamp, id int", "ts timestamp"])
+def test_columns_that_rows_under_way_do_not_have_are_refused(
+    tmp_path: Path, schema: str, kind: str
+) -> None:
+    came, engine = opened(tmp_path / "store", OLD, kind)
+    with engine:
+        engine.push(came, [row(0)])
+    with pytest.raises(hg.DeclarationError, match=r"rows of .* are under way in .*\(1 rows\)"):
+        opened(tmp_path / "store", schema, kind)
+    came, engine = opened(tmp_path / "store", OLD, kind)
+    with engine:
+        engine.push(came, [row(1), row(2), row(3)])
+        assert engine.sql("select min(n) from seen").rows()[0][0] >= 2
+
+
+def test_late_rows_of_a_source_are_counted_and_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    timed = hg.Stream("timed", OLD, order_by="ts", batch="1 minute")
+
+    @hg.procedure(timed)
+    def look(batch: Any, tx: hg.Tx) -> None:
+        pass
+
+    with hg.open(None, tables=seen, dataflows=hg.Dataflow("flow", [look])) as engine:
+        engine.push(timed, [row(30), row(60)])
+        engine.push(timed, [row(number % 20) for number in range(300)] + [{"ts": None, "id": 1}])
+        counted = engine.metrics().streams["timed"]
+        assert counted.outcomes["late"] == 300 and counted.outcomes["rejected"] == 1
+        assert counted.outcomes["committed"] == 2 and counted.events == 303
+        assert counted.latest == NOON + datetime.timedelta(seconds=20 * 60)
+        assert 'headgate_events_total{stream="timed",outcome="late"} 300' in hg.prometheus(engine)
+    assert "by their time" in caplog.text and "carry=" not in caplog.text
