@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from headgate import errors as errors
     from headgate import testing as testing
     from headgate.compiling.actions import abort, decimal, delete
-    from headgate.dataflow.handles import Aligned, FlowStream, NodeMetrics
+    from headgate.dataflow.handles import Aligned, FlowStream
     from headgate.dataflow.nodes import Dataflow
     from headgate.dataflow.procedures import Procedure, Trigger, on_insert, procedure
     from headgate.dataflow.streams import Stream, Window
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from headgate.engine.declaring.trial import Trial
     from headgate.engine.engine import Engine
     from headgate.engine.engine import open_engine as open
-    from headgate.engine.metrics import Metrics, StreamMetrics, prometheus
+    from headgate.engine.metrics import Metrics, NodeMetrics, StreamMetrics
+    from headgate.engine.prometheus import prometheus
     from headgate.engine.results import Result
     from headgate.engine.stream import EngineStream
     from headgate.errors import (
@@ -111,7 +112,7 @@ _MODULES = ("errors", "testing")  # public, too: `hg.errors`, `hg.testing.Histor
 # reads a store's files does not wait for the compiler to be imported.
 _HOMES = {
     "dataflow.nodes": "Dataflow",
-    "dataflow.handles": "Aligned FlowStream NodeMetrics",
+    "dataflow.handles": "Aligned FlowStream",
     "dataflow.procedures": "Procedure Trigger on_insert procedure",
     "dataflow.streams": "Stream Window",
     "dataflow.tx": "Tx",
@@ -129,7 +130,8 @@ _HOMES = {
     "query.answer": "Answer",
     "engine.results": "Result",
     "engine.stream": "EngineStream",
-    "engine.metrics": "Metrics StreamMetrics prometheus",
+    "engine.metrics": "Metrics NodeMetrics StreamMetrics",
+    "engine.prometheus": "prometheus",
     "shards.resharding": "Resharded reshard",
     "spark.progress": "listen",
     "spark.session": "register",

@@ -94,10 +94,11 @@ def arrived(given: Any, stream: Stream, progress: UnderWay, origin: Origin | Non
         names = stream.schema.names
         aside = table.take(pa.array(wrong))
         outcomes = [OUTCOMES[REJECTED]] * len(wrong)
-        reasons = [
-            f"{FAULT_WORDS.get(int(one) % 256, 'null value')}: {names[int(one) // 256 - 1]}"
-            for one in faults[wrong]
-        ]
+        reasons = list[str]()
+        for one in faults[wrong]:
+            name = names[int(one) // 256 - 1]
+            null = "null order column" if name in stream.order_by else "null value"
+            reasons.append(f"{FAULT_WORDS.get(int(one) % 256, null)}: {name}")
         table = table.filter(pa.array(faults == 0))
     if stream.order_by and table.num_rows > 1:
         table = table.sort_by([(name, "ascending") for name in stream.order_by])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import pyarrow as pa
@@ -9,37 +10,16 @@ import pyarrow as pa
 from headgate.dataflow.arriving import fitted
 from headgate.dataflow.streams import Stream
 from headgate.engine.events import as_table
+from headgate.engine.metrics import NodeMetrics
 from headgate.engine.origins import Applied
 from headgate.engine.terms import Origin
 from headgate.state.schema import Schema
 
 if TYPE_CHECKING:
     from headgate.spark.sink import Sink
-from dataclasses import dataclass, replace
 
 # --- what each node did ---------------------------------------------------------------------------
 # What each node of a dataflow did since the engine was opened, what waits.
-
-
-@dataclass
-class NodeMetrics:
-    """The counts of one node.
-
-    `rows` are those of its batches, each once, however often it was tried; `seconds` is the time
-    that its function, or its transactions, took, retries with it; `queue_seconds` the time that its
-    batches were whole and waited for it; `waiting` how many are whole on something that it takes
-    and not done by it, those that wait for another input with them.
-    """
-
-    batches: int = 0
-    rows: int = 0
-    rows_out: int = 0
-    aborts: int = 0
-    retries: int = 0
-    restarts: int = 0
-    seconds: float = 0.0
-    queue_seconds: float = 0.0
-    waiting: int = 0
 
 
 class NodeMeters:

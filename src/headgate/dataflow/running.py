@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from headgate.dataflow.arriving import Arrival, arrived, flushed
 from headgate.dataflow.declared import Declared, is_logged
-from headgate.dataflow.handles import Aligned, FlowStream, NodeMetrics
+from headgate.dataflow.handles import Aligned, FlowStream
 from headgate.dataflow.nodes import Node, Unit
 from headgate.dataflow.order_of_units import Order
 from headgate.dataflow.policies import Chance, UnitPace, make_policy
@@ -35,6 +35,7 @@ from headgate.engine.batch import Batches
 from headgate.engine.declaring.declarations import DeclaredStreams, merge_stream
 from headgate.engine.journal import EngineLock, Guard
 from headgate.engine.memory import Memory
+from headgate.engine.metrics import NodeMetrics
 from headgate.engine.rerun import Border
 from headgate.engine.results import with_epoch
 from headgate.engine.terms import Origin
@@ -164,14 +165,22 @@ class Flows:
     def metrics(self) -> dict[str, NodeMetrics]:
         """What each node did since the engine was opened, and what waits for it now."""
         with self._lock:
-            now = self.stepping.under_way()
-        found = {}
+            self.stepping.under_way()
+        return self.counted()
+
+    def counted(self) -> dict[str, NodeMetrics]:
+        """The same as it was after the last execution: who asks waits for none."""
+        standing, found = self.stepping.standing, {}
         for node in self.graph.order:
             # Of a join those, too, that wait for the other input.
-            closed = max(now.closed(stream.name) for stream in node.streams)
-            waiting = max(0, closed - now.done(node.name))
+            closed = max(standing.closed(stream.name) for stream in node.streams)
+            waiting = max(0, closed - standing.done.get(node.name, closed))
             found[node.name] = self.stepping.meters.read(node.name, waiting)
         return found
+
+    def open_rows(self) -> dict[str, int]:
+        """How many rows wait in the open batch of each source, as it was then."""
+        return {name: self.stepping.standing.open_count(name) for name in self.graph.sources}
 
     def flush(self, given: Any) -> pa.Table:
         """Take the batch of a source that is open for whole, and run it."""
@@ -429,6 +438,8 @@ class Flows:
         )
         if new:
             self._batches.commit_flow({}, None, None, new, Border())
+        for name in self.graph.sources:
+            self._batches.streams.source_meter(name)
 
 
 TAKEN = (

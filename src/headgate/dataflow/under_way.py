@@ -170,6 +170,17 @@ class Standing:
             self._known = found
             self._restore(inlets)
 
+    def closed(self, stream: str) -> int:
+        """The last batch of a stream that is whole."""
+        queue = self.queues.get(stream)
+        return 0 if queue is None else queue.closed
+
+    def open_count(self, source: str) -> int:
+        """How many rows the batch that is not whole yet has."""
+        queue = self.queues.get(source)
+        rows = None if queue is None else queue.batches.get(queue.closed + 1)
+        return 0 if rows is None else rows.num_rows
+
     def came(self, source: str, number: int) -> int:
         """As the how-manieth came in what made this batch whole; 0: before the store was opened."""
         return self._came[source].get(number, 0)

@@ -404,8 +404,9 @@ class Engine:
 
     def metrics(self) -> Metrics:
         """What was counted since the engine was opened; `hg.prometheus(engine)` is it as text."""
-        executors, now_us = list(self._executors.values()), self._clock.time_us()
-        return self._batches.streams.metrics(self._journal, executors, self.epoch, now_us)
+        executors, now_us, flows = [*self._executors.values()], self._clock.time_us(), self._flows
+        found = self._batches.streams.metrics(self._journal, executors, self.epoch, now_us)
+        return found if flows is None else found.of_flows(flows.counted(), flows.open_rows())
 
     def applied(self, query: str, batch: int) -> tuple[Applied, ...]:
         """What became of a micro-batch that a query handed to sinks of this engine lately."""

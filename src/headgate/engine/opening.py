@@ -42,6 +42,7 @@ from headgate.engine.events import complete_rows
 from headgate.engine.journal import EngineLock, Guard, Journal
 from headgate.engine.loading import Loading
 from headgate.engine.memory import Memory
+from headgate.engine.metrics import NodeMetrics
 from headgate.engine.reading import Reading
 from headgate.engine.rerun import fingerprint_of, is_code_changed, read_terms
 from headgate.errors import DeclarationError, HeadgateError, InputError, LockedError, shown
@@ -177,6 +178,10 @@ class RunningFlows(Protocol):
     def close(self) -> None: ...
 
     def is_logged(self, commit: Commit) -> bool: ...
+
+    def counted(self) -> dict[str, NodeMetrics]: ...
+
+    def open_rows(self) -> dict[str, int]: ...
 
 
 class DeclaredFlows(Protocol):

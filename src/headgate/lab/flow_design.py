@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from headgate.dataflow.handles import NodeMetrics
 from headgate.dataflow.nodes import FlowGraph
 from headgate.dataflow.workers import Workers, pinned
 from headgate.engine.engine import Engine
+from headgate.engine.metrics import NodeMetrics
 from headgate.lab.designing import PROPOSED, Weights, cut_graph, whole_weights
 
 

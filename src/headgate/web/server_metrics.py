@@ -9,7 +9,8 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from headgate.engine.metrics import Metrics, engine_lines, family, head, line, number
+from headgate.engine.metrics import Metrics
+from headgate.engine.prometheus import engine_lines, family, head, line, number
 
 MEDIA = "text/plain; version=0.0.4; charset=utf-8"
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)

@@ -91,3 +91,27 @@ def test_late_rows_of_a_source_are_counted_and_told(
         assert counted.latest == NOON + datetime.timedelta(seconds=20 * 60)
         assert 'headgate_events_total{stream="timed",outcome="late"} 300' in hg.prometheus(engine)
     assert "by their time" in caplog.text and "carry=" not in caplog.text
+
+
+def test_what_nodes_did_and_what_waits_is_in_the_metrics_of_the_engine() -> None:
+    came = hg.Stream("came", OLD, order_by="ts", batch="4 rows")
+
+    @hg.procedure(came, writes=seen)
+    def refuse(batch: Any, tx: hg.Tx) -> Any:
+        return hg.abort("no") if batch.column("id")[0].as_py() == 0 else None
+
+    with hg.open(None, tables=seen, dataflows=hg.Dataflow("flow", [refuse])) as engine:
+        assert engine.metrics().streams["came"].events == 0
+        results = engine.push(came, [row(number) for number in range(10)])
+        assert engine.push(came, [{"ts": None, "id": 1}])["reason"][0].as_py() == (
+            "null order column: ts"
+        )
+        found = engine.metrics()
+        counted = found.nodes["refuse"]
+        assert (counted.batches, counted.rows, counted.aborts, counted.waiting) == (2, 8, 1, 0)
+        assert found.held == found.streams["came"].held == 2
+        assert found.as_dict()["nodes"]["refuse"]["aborts"] == 1
+        lines = hg.prometheus(engine).splitlines()
+        assert 'headgate_node_aborts_total{node="refuse"} 1' in lines
+        assert 'headgate_stream_held{stream="came"} 2' in lines
+    assert results.num_rows > 10
