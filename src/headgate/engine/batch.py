@@ -464,13 +464,20 @@ class Batches:
             return self._declared.carrying(terms, given)
 
     def executor(self, transactions: Sequence[Transaction], updates: bool = False) -> Executor:
-        """Who runs a set of transactions, made once."""
+        """Who runs a set of transactions, made and compiled once."""
+        found = self.made(transactions, updates)
+        found.program.compile()
+        return found
+
+    def made(self, transactions: Sequence[Transaction], updates: bool = False) -> Executor:
+        """The same, perhaps not compiled yet."""
         key = (updates, *transactions)  # the very same ones: names may be given again
-        if key not in self.executors:
+        found = self.executors.get(key)
+        if found is None:
             signatures = [transaction.signature for transaction in transactions]
             program = Program(signatures, self._memory.rows, self._memory.pool, updates)
-            self.executors[key] = Executor(program, self.clock)
-        return self.executors[key]
+            found = self.executors[key] = Executor(program, self.clock)
+        return found
 
     def _few_calls(self, terms: Terms) -> FewCalls:
         """Who runs few calls of a transaction, made once."""

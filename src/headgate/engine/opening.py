@@ -335,7 +335,7 @@ class Parts:
         """Recover the state of the store, hold it to the program, and note what is new."""
         for transaction in self.transactions.values():
             # Literals take their codes before any text from the store can take them.
-            self.batches.executor((transaction,))
+            self.batches.made((transaction,))
             if self.is_weak:
                 fingerprint_of((transaction,))  # refuse now what could not be logged later
         manifest = self.journal.manifest

@@ -67,6 +67,7 @@ class Program:
             self._literals |= literal_texts(signature)
         pool.add_literals(sorted(self._literals))
         self.kernel = self._build()
+        self._is_compiled = False
         self.texts = pool.reach() if _is_reaching(self.signatures) else 0
         self.interpreters = [
             Interpreter(signature, self.tables, pool) for signature in self.signatures
@@ -87,15 +88,32 @@ class Program:
             return None
         try:
             bound = self.declared if self.constraints else ()
-            kernel = build_kernel(compiled, bound, self.updates, self.moving, self.expiring)
-            # Compile now, or load from the cache: not in the middle of the first batch.
-            compile_first(kernel.run)
-            if kernel.run_until is not None:
-                compile_first(kernel.run_until)
-            return kernel
+            return build_kernel(compiled, bound, self.updates, self.moving, self.expiring)
         except Exception as error:
-            names = ", ".join(signature.name for signature in compiled)
-            raise DeclarationError(f"transactions {names}: {describe_error(error)}") from error
+            raise self._refusal(error) from error
+
+    def _refusal(self, error: Exception) -> DeclarationError:
+        names = ", ".join(one.name for one in self.signatures[: self.compiled_count])
+        return DeclarationError(f"transactions {names}: {describe_error(error)}")
+
+    def compile(self) -> None:
+        """Compile the serial loop, or load it from the cache: before a batch, not in the middle.
+
+        Not when the program is made: an engine makes one of each of its transactions when it is
+        opened, most of which run by routes, as a part of another one.
+        """
+        if self._is_compiled:
+            return
+        self._is_compiled = True
+        if self.kernel is None:
+            return
+        try:
+            compile_first(self.kernel.run)
+            if self.kernel.run_until is not None:
+                compile_first(self.kernel.run_until)
+        except Exception as error:
+            self._is_compiled = False
+            raise self._refusal(error) from error
 
     @cached_property
     def is_dynamic(self) -> bool:

@@ -62,15 +62,23 @@ class ShardRows:
         self._pool_used = 0
         for transaction in transactions:
             # Literals take their codes before any text from the store can take them.
-            self.executor((transaction,), updates=False)
+            self.made((transaction,), updates=False)
 
     def executor(self, transactions: Sequence[Transaction], *, updates: bool) -> Executor:
-        """Who runs a set of transactions over these rows, made once."""
+        """Who runs a set of transactions over these rows, made and compiled once."""
+        found = self.made(transactions, updates=updates)
+        found.program.compile()
+        return found
+
+    def made(self, transactions: Sequence[Transaction], *, updates: bool) -> Executor:
+        """The same, perhaps not compiled yet."""
         key = (updates, tuple(one.name for one in transactions))
-        if key not in self.executors:
+        found = self.executors.get(key)
+        if found is None:
             signatures = [one.signature for one in transactions]
-            self.executors[key] = Executor(Program(signatures, self.tables, self.pool, updates))
-        return self.executors[key]
+            found = Executor(Program(signatures, self.tables, self.pool, updates))
+            self.executors[key] = found
+        return found
 
     def put(self, name: str, given: pa.Table, epoch: int) -> None:
         """Let these rows be as given, those that are there and those that are not."""
