@@ -173,9 +173,9 @@ def loops_are_compiled_for_batches() -> Iterator[None]:
     """The serial loop of a program is compiled when its first batch is there, and not before.
 
     An engine makes a program of each of its transactions when it opens, for no first batch shall
-    wait. Most tests run some of them, or all as one program by routes: what they do not run was a
-    fifth of what the suite compiled. Programs that tests start in processes of their own compile
-    as a user's do: pages, servers, those of the compile cache and of Spark.
+    wait. Most tests run some of them, or all as one program by routes, and what they do not run is
+    not compiled. Programs that tests start in processes of their own compile as a user's do: pages,
+    servers, those of the compile cache and of Spark.
     """
     from headgate.engine.batch import Batches
     from headgate.engine.opening import Parts

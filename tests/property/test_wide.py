@@ -158,7 +158,7 @@ def test_keys_that_depend_on_rows_are_those_of_the_serial_order(
     assert {"committed", "aborted"} <= set(outcomes)
     for threads in (1, 2, 3):
         check(shape, scheme, threads)
-    # Rows in between are kept by one text for the serial loop, and by one for all threads.
+    # By default, other schemes are asked for rows in between where no key depends on a row: above.
     if seed == 3 and (long_run or scheme in ("serial", "shares")):
         check(shape, scheme, 2, updates=True)
 
