@@ -10,7 +10,6 @@ import faulthandler
 import gc
 import os
 import signal
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -166,51 +165,6 @@ def _profile(config: pytest.Config) -> str:
     usual = "ci" if os.environ.get("CI") else "dev"
     chosen = config.getoption("--hypothesis-profile") or os.environ.get("HYPOTHESIS_PROFILE")
     return chosen or usual
-
-
-@pytest.fixture(scope="session", autouse=True)
-def loops_are_compiled_for_batches() -> Iterator[None]:
-    """The serial loop of a program is compiled when its first batch is there, and not before.
-
-    An engine makes a program of each of its transactions when it opens, for no first batch shall
-    wait. Most tests run some of them, or all as one program by routes, and what they do not run is
-    not compiled. Programs that tests start in processes of their own compile as a user's do: pages,
-    servers, those of the compile cache and of Spark.
-    """
-    from headgate.engine.batch import Batches
-    from headgate.engine.opening import Parts
-    from headgate.execution import program
-
-    compile_first, make, begin = program.compile_first, Batches.executor, Parts.begin
-    now = threading.local()  # whether an engine opens, whether a program is made, in this thread
-
-    def beginning(self: Any, *given: Any) -> None:
-        now.opens = True
-        try:
-            begin(self, *given)
-        finally:
-            now.opens = False
-
-    def executor(self: Any, *given: Any, **named: Any) -> Any:
-        now.makes = True
-        try:
-            found = make(self, *given, **named)
-        finally:
-            now.makes = False
-        kernel = found.program.kernel
-        if kernel is not None and not getattr(now, "opens", False):
-            compile_first(kernel.run_until or kernel.run)  # by which of the two its batches run
-        return found
-
-    def later(loop: Any) -> None:
-        if not getattr(now, "makes", False):
-            compile_first(loop)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(program, "compile_first", later)
-        patch.setattr(Batches, "executor", executor)
-        patch.setattr(Parts, "begin", beginning)
-        yield
 
 
 @pytest.fixture(scope="session")
