@@ -29,7 +29,9 @@ SPARK = (
     "--master local[2] --driver-memory 1g --conf spark.ui.enabled=false "
     "--conf spark.ui.showConsoleProgress=false --conf spark.sql.shuffle.partitions=2 "
     "--conf spark.driver.host=127.0.0.1 --conf spark.driver.bindAddress=127.0.0.1 "
-    "--conf spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 pyspark-shell"
+    "--conf spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 "
+    "--conf spark.sql.codegen.wholeStage=false --conf spark.sql.codegen.factoryMode=NO_CODEGEN "
+    "pyspark-shell"
 )
 LANGUAGES = {"python", "sh", "text"}
 

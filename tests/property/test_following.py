@@ -141,12 +141,20 @@ def test_one_event_by_itself_is_called_alike(compiled: bool) -> None:
         assert difference(engine, oracle) is None
 
 
-@pytest.mark.parametrize(
-    "scheme", ["auto", "serial", "ready", "strata", "depth", "shares", "virtual", "lal",
-               "ready-operation-eager", "strata-chain-lazy"],
-)  # fmt: skip
-def test_every_scheme_finds_the_stock_of_lines_that_others_change(scheme: str) -> None:
-    with compare(routes(STILL), range(5), scheme=scheme, threads=2) as engine:
+# One for each text that looks for such rows, and with --long others by the same texts: how threads
+# go through the tasks is proved over the widest shape (tests/property/test_wide.py).
+WAYS = ("auto", "serial", "ready", "shares", "virtual", "ready-operation-eager")
+SCHEMES = (*WAYS, "strata", "depth", "lal", "strata-chain-lazy")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "any_scheme" in metafunc.fixturenames:
+        is_long = metafunc.config.getoption("long")
+        metafunc.parametrize("any_scheme", SCHEMES if is_long else WAYS)
+
+
+def test_every_scheme_finds_the_stock_of_lines_that_others_change(any_scheme: str) -> None:
+    with compare(routes(STILL), range(5), scheme=any_scheme, threads=2) as engine:
         told = " ".join(decision.why for decision in engine.decisions())
         assert "compile" not in told and "could not finish" not in told, told
 

@@ -106,14 +106,17 @@ def test_a_transaction_of_many_rows_is_not_cut(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(sections, "SECTION_OPERATIONS", 4)
     found = []
     for scheme in ("serial", "ready", "ready-operation-eager"):
-        with hg.open(None, tables=[accounts], transactions=[move]) as engine:
+        with hg.open(None, tables=[accounts], transactions=[move, deposit]) as engine:
             engine.load(accounts, [{"id": n, "balance": 100.0, "n": 0} for n in range(40)])
             events = (
                 make_events(3, 40, 200, 0.0)
                 .slice(0, 3)
                 .set_column(7, "ids", pa.array([list(range(40))] * 3))
+                .set_column(0, "kind", pa.array(["move"] * 3))
             )
-            results = engine.run(move, events, order_by="ts", scheme=scheme, threads=2)
+            results = engine.run(  # by routes whose kernels there are already
+                ROUTES, events, route_by="kind", order_by="ts", scheme=scheme, threads=2
+            )
             found.append((results, engine.sql("select * from accounts order by id").arrow()))
     assert all(one[0].equals(found[0][0]) and one[1].equals(found[0][1]) for one in found)
 

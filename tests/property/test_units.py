@@ -20,6 +20,7 @@ from headgate.testing import SerialOracle, difference, results_difference
 from tests.property import making
 from tests.property.family import FAMILY
 from tests.property.test_schemes import CONTENTION, outcome_of
+from tests.property.test_watch import python
 
 cards = hg.Table("cards", "id bigint, points bigint, used bigint", key="id", check="points <= 90")
 shops = hg.Table("shops", "id bigint, income bigint, best bigint", key="id", check="income < 4000")
@@ -196,6 +197,16 @@ def test_the_oracle_agrees(name: str, data: st.DataObject) -> None:
         found = engine.run(member.compiled, events, order_by=order, scheme=scheme, threads=2)
         assert results_difference(found, expected) is None
         assert difference(engine, oracle) is None
+
+
+def test_no_scheme_hangs() -> None:
+    """A watchdog in the child ends it with the stacks of all threads when a batch takes minutes.
+
+    It stands behind the tests that run the same transactions: the child finds them compiled.
+    """
+    done = python("tests.property.stress_program", "3")
+    assert done.returncode == 0, f"hung after: {done.stdout.splitlines()[-1:]}\n{done.stderr}"
+    assert done.stdout.endswith("all done\n")
 
 
 # --- canaries: each of these mistakes must show -------------------------------------------------

@@ -21,6 +21,9 @@ SETTINGS = {
     "spark.driver.extraJavaOptions": FAST_JVM,
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
+    # Few rows: compiling a plan takes longer than interpreting it.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     # Not UTC, so that a lost time zone shows.
     "spark.sql.session.timeZone": "Asia/Tokyo",
 }

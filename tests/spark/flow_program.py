@@ -21,6 +21,14 @@ from apps import case_study, leaderboard
 from headgate.dataflow import stepping
 from headgate.durability.store import Store
 
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    # Few rows: compiling a plan takes longer than interpreting it.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+
 
 def die_after(records: int) -> None:
     append: Any = Store.append
@@ -43,7 +51,10 @@ def main(folder: Path) -> None:
     if moment:
         die_after(moment)
     recovery = os.environ["HEADGATE_RECOVERY"]
-    spark = SparkSession.builder.master("local[1]").appName("show").getOrCreate()
+    builder = SparkSession.builder.master("local[1]").appName("show")
+    for name, value in SETTINGS.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     with hg.open(
         folder / "show", tables=leaderboard.TABLES, dataflows=leaderboard.show, recovery=recovery

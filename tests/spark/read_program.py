@@ -6,19 +6,22 @@ usage: read_program.py MASTER STORE (headgate | session)   the word says what co
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable
 
 from pyspark.sql import SparkSession
 
 FAST_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
+# Executors begin with the classes that `./run test` has kept, as the driver does.
+EXECUTOR_JVM = os.environ.get("SPARK_SUBMIT_OPTS", FAST_JVM)
 
 
 def start_session(master: str) -> SparkSession:
     builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
     builder = builder.config("spark.driver.memory", "1g").config("spark.executor.memory", "512m")
     builder = builder.config("spark.driver.extraJavaOptions", FAST_JVM)
-    builder = builder.config("spark.executor.extraJavaOptions", FAST_JVM)
+    builder = builder.config("spark.executor.extraJavaOptions", EXECUTOR_JVM)
     return builder.config("spark.driver.host", "127.0.0.1").getOrCreate()
 
 

@@ -29,14 +29,16 @@ from tests.unit.shards.bank import ROUTES, TABLES, batch, loaded
 
 LAST_EPOCH = int(os.environ.get("HEADGATE_LAST_EPOCH", "6"))
 SHARDS = 3
+FAST_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.driver.memory": "512m",
     "spark.executor.memory": "512m",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": FAST_JVM,
+    # Executors begin with the classes that `./run test` has kept, as the driver does.
+    "spark.executor.extraJavaOptions": os.environ.get("SPARK_SUBMIT_OPTS", FAST_JVM),
 }
 
 

@@ -11,10 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 import headgate as hg
-from tests.spark.checkpoints import remove_refused
+from tests.spark.checkpoints import delivered, remove_refused
 
 KILLS = int(os.environ.get("HEADGATE_COPY_KILLS", "2"))
 EPOCHS, EVENTS = 40, 7
@@ -64,7 +63,7 @@ def copy(store: Path, folder: Path, environment: dict[str, str], kill_after: flo
 
 @pytest.mark.timeout(0)
 def test_a_copy_that_is_killed_has_each_result_once(
-    spark: SparkSession, tmp_path: Path, program_environment: dict[str, str]
+    tmp_path: Path, program_environment: dict[str, str]
 ) -> None:
     expected = write_store(tmp_path / "bank")
     chance = random.Random(3)
@@ -72,10 +71,7 @@ def test_a_copy_that_is_killed_has_each_result_once(
         copy(tmp_path / "bank", tmp_path, program_environment, chance.uniform(1.0, 4.0))
         remove_refused(tmp_path)
     assert "done" in copy(tmp_path / "bank", tmp_path, program_environment, None)
-    rows = (
-        spark.read.parquet(str(tmp_path / "copy"))
-        .select("epoch", "position", "outcome", "reason", "balance")
-        .collect()
-    )
+    columns = ["epoch", "position", "outcome", "reason", "balance"]
+    rows = delivered(tmp_path / "copy").select(columns).to_pylist()
     assert len(rows) == EPOCHS * EVENTS
-    assert {tuple(row) for row in rows} == expected
+    assert {tuple(row.values()) for row in rows} == expected
