@@ -117,7 +117,7 @@ def _checked(disk: Disk, file: str, lineage: Lineage, name: PartName) -> bytes:
     """
     try:
         content = read_file(disk, file)
-    except FileNotFoundError:
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         raise layout.damage(file, 0, "the log names this part, and it is not there") from None
     header, body = content[: layout.RECORD_BYTES], memoryview(content)[layout.RECORD_BYTES :]
     try:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -27,6 +27,7 @@ from headgate.engine.calls.values import FewEvents
 from headgate.engine.declaring.declarations import DeclaredStreams
 from headgate.engine.elsewhere import Elsewhere
 from headgate.engine.events import carried_kinds, with_nulls
+from headgate.engine.executors import Executors
 from headgate.engine.journal import EngineLock, Guard, Journal, OpenRecord
 from headgate.engine.memory import ALL_COLUMNS, Memory, Written
 from headgate.engine.metrics import Meter, StreamMetrics
@@ -47,7 +48,6 @@ from headgate.engine.straight_results import Made
 from headgate.engine.stream import Idle, Streams, check_flush, latest_seen_us
 from headgate.engine.terms import Origin, Terms
 from headgate.execution.expiring import Expiring
-from headgate.execution.program import Program
 from headgate.io import Clock
 from headgate.isolation.levels import Execution, Executor
 from headgate.parallel.figures import Figures
@@ -117,7 +117,7 @@ class Batches:
         self.streams: Streams = Streams(memory)
         self.origins: Origins = Origins(memory, journal)
         self.idle: Idle = Idle(self.flush, clock)
-        self.executors: dict[tuple[Any, ...], Executor] = {}
+        self.executors: Executors = Executors(memory.rows, memory.pool, clock)
         self._few: dict[Transaction, FewCalls] = {}
         self.expiry = self.streams.expiry
 
@@ -465,18 +465,8 @@ class Batches:
 
     def executor(self, transactions: Sequence[Transaction], updates: bool = False) -> Executor:
         """Who runs a set of transactions, made and compiled once."""
-        found = self.made(transactions, updates)
+        found = self.executors.of(transactions, updates)
         found.program.compile()
-        return found
-
-    def made(self, transactions: Sequence[Transaction], updates: bool = False) -> Executor:
-        """The same, perhaps not compiled yet."""
-        key = (updates, *transactions)  # the very same ones: names may be given again
-        found = self.executors.get(key)
-        if found is None:
-            signatures = [transaction.signature for transaction in transactions]
-            program = Program(signatures, self._memory.rows, self._memory.pool, updates)
-            found = self.executors[key] = Executor(program, self.clock)
         return found
 
     def _few_calls(self, terms: Terms) -> FewCalls:

@@ -398,13 +398,13 @@ class Engine:
         return self._reading.scan(name, where, columns, epoch)
 
     def decisions(self) -> list[Decision]:
-        """What the model chose for the last batches, and why in words."""
+        """What the model chose for the last batches, and why; the last one is of the last batch."""
         with self._lock:
             return [one for executor in self._executors.values() for one in executor.decisions]
 
     def metrics(self) -> Metrics:
         """What was counted since the engine was opened; `hg.prometheus(engine)` is it as text."""
-        executors, now_us, flows = [*self._executors.values()], self._clock.time_us(), self._flows
+        executors, now_us, flows = self._executors.values(), self._clock.time_us(), self._flows
         found = self._batches.streams.metrics(self._journal, executors, self.epoch, now_us)
         return found if flows is None else found.of_flows(flows.counted(), flows.open_rows())
 

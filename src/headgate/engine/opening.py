@@ -282,6 +282,17 @@ def check_shards(
             )
 
 
+def refuse_new_constraints(tables: Mapping[str, Table], stored: Mapping[str, Any]) -> None:
+    """Refuse a constraint over rows that are in shards: nobody holds all of them to it."""
+    for table in tables.values():
+        for constraint in new_constraints(table, stored) if table.name in stored else ():
+            raise DeclarationError(
+                f"table {table.name!r}: the constraint {constraint.name!r} is new, and its rows are "
+                "in shards, where they are not held to it: headgate reshard STORE --shards 0, open "
+                "the store once in one process with it, and reshard again"
+            )
+
+
 def placing(table: Table) -> str:
     """How the rows of a table are placed among shards, as a program declares it."""
     if table.replicate:
@@ -310,6 +321,7 @@ class Parts:
         check_shards(manifest, program.tables, self.elsewhere)
         if self.elsewhere is not None:
             self.elsewhere.check(program.tables, program.transactions)
+            refuse_new_constraints(program.tables, manifest.get("tables", {}))
         self.tables, results = fit_program(
             manifest, program.tables, self.transactions, program.migrations
         )
@@ -335,7 +347,7 @@ class Parts:
         """Recover the state of the store, hold it to the program, and note what is new."""
         for transaction in self.transactions.values():
             # Literals take their codes before any text from the store can take them.
-            self.batches.made((transaction,))
+            self.batches.executors.of((transaction,), updates=False)
             if self.is_weak:
                 fingerprint_of((transaction,))  # refuse now what could not be logged later
         manifest = self.journal.manifest

@@ -14,6 +14,7 @@ import pytest
 import headgate as hg
 from headgate.durability import StoreReader, verify
 from headgate.engine.declaring.applying import migrate
+from headgate.parallel.decision import Decision
 from headgate.shards import components, share, warm
 from headgate.shards.placement import Placement
 from headgate.state.strings import StringPool
@@ -265,6 +266,38 @@ def test_a_program_that_is_refused_leaves_the_store_as_it_was(declared: Any) -> 
         open_sharded([table(**declared)], [], 2, Workers(), disk)
     assert StoreReader.open(PATH, disk).manifest == before
     open_sharded([table()], [], 2, Workers(), disk).close()
+
+
+def test_a_constraint_that_is_new_to_rows_in_shards_is_refused() -> None:
+    """Nobody would hold the rows that there are to it."""
+
+    def table(**more: Any) -> hg.Table:
+        return hg.Table("notes", "id bigint, n bigint NULL", key="id", **more)
+
+    other, disk = hg.Table("other", "id bigint", key="id"), SimulatedDisk()
+    with open_sharded([table()], [], 2, Workers(), disk) as engine:
+        engine.load("notes", [{"id": n, "n": n // 2} for n in range(4)])
+    for tables in (
+        [table(unique=["n"])],
+        [table(references={"n": "notes"})],
+        [table(references={"n": "other"}), other],
+    ):
+        before = StoreReader.open(PATH, disk).manifest
+        with pytest.raises(hg.DeclarationError, match="is new, and its rows are in shards"):
+            open_sharded(tables, [], 2, Workers(), disk)
+        assert StoreReader.open(PATH, disk).manifest == before
+    new = hg.Table("new", "id bigint, n bigint", key="id", unique=["n"])
+    open_sharded([table(), new], [], 2, Workers(), disk).close()  # which has no rows
+
+
+def test_the_last_decision_is_that_of_the_last_batch() -> None:
+    with hg.open(None, tables=TABLES, transactions=[move, charge]) as engine:
+        first, second = (engine._batches.executor((one,)) for one in (move, charge))
+        for executor, why in ((first, "a"), (second, "b")):
+            executor.decisions.append(Decision("serial", why))
+        assert engine.decisions()[-1].why == "b"
+        engine._batches.executor((move,))
+        assert engine.decisions()[-1].why == "a"
 
 
 def test_other_code_on_an_executor_is_refused() -> None:
