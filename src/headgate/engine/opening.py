@@ -287,9 +287,9 @@ def refuse_new_constraints(tables: Mapping[str, Table], stored: Mapping[str, Any
     for table in tables.values():
         for constraint in new_constraints(table, stored) if table.name in stored else ():
             raise DeclarationError(
-                f"table {table.name!r}: the constraint {constraint.name!r} is new, and its rows are "
-                "in shards, where they are not held to it: headgate reshard STORE --shards 0, open "
-                "the store once in one process with it, and reshard again"
+                f"table {table.name!r}: the constraint {constraint.name!r} is new, and its rows "
+                "are in shards, where they are not held to it: headgate reshard STORE --shards 0, "
+                "open the store once in one process with it, and reshard again"
             )
 
 

@@ -246,9 +246,7 @@ class Executor:
     def __init__(self, program: Program, clock: Clock | None = None) -> None:
         self.program = program
         self.scheduler = Scheduler(program, clock)
-        self.turn = (
-            0  # of all executors of an engine the one that was asked for last has the highest
-        )
+        self.turn = 0  # of an engine's executors, who was asked for last has the highest
         self.retries = 0  # how often a transaction ran again because another was faster
 
     @property
