@@ -419,9 +419,11 @@ def find_route(given: Any, known: Mapping[str, Transaction]) -> Any:
         return {value: find_transaction(one, known) for value, one in given.items()}
     if isinstance(given, str | Transaction):
         return find_transaction(given, known)
+    is_stream = type(given).__name__ == "Stream"  # of a dataflow, which stands above us
+    told = "; rows of a stream come in by engine.push and engine.sink" if is_stream else ""
     raise InputError(
         "hand in a transaction or its name, or a dict {value: transaction} with route_by; "
-        f"not {_described(given)}{_declared_as(given, known)}"
+        f"not {_described(given)}{_declared_as(given, known)}{told}"
     )
 
 

@@ -210,7 +210,7 @@ def tables(store: Store) -> None:
     declarations = tables_of(found, epoch)
     sides = {"table": "left", "columns": "left", "key": "left", "check": "left"}
     is_bound = any(map(_constraints, declarations.values()))
-    sides |= {"constraints": "left"} if is_bound else {}
+    sides |= {"declares": "left"} if is_bound else {}
     grid = output.make_grid(f"Tables at epoch {epoch}", {**sides, "rows": "right"})
     for name, declared in declarations.items():
         key = declared["key"]
@@ -257,10 +257,12 @@ def log(
 
 
 def _constraints(declared: Mapping[str, Any]) -> str:
-    """What a table promises over several rows, in a few words."""
+    """What a table promises over several rows, and what is kept beside them, in a few words."""
     found = [f"unique ({', '.join(columns)})" for columns in declared.get("unique", ())]
     for columns, parent in declared.get("references", ()):
         found.append(f"({', '.join(columns)}) references {parent}")
+    found += [f"index ({', '.join(columns)})" for columns in declared.get("index", ())]
+    found += [f"{word} {declared[word]}" for word in ("history", "expires") if declared.get(word)]
     return "; ".join(found)
 
 

@@ -256,12 +256,16 @@ def test_reading_a_store_imports_neither_pyspark_nor_the_compiler(bank: Path) ->
 def test_tables_shows_constraints(runner: CliRunner, tmp_path: Path) -> None:
     owners = headgate.Table("owners", "name string", key="name")
     cards = headgate.Table(
-        "cards", "id bigint, owner string", key="id", unique="owner", references={"owner": owners}
-    )
+        "cards", "id bigint, owner string, ts timestamp", key="id", unique="owner",
+        references={"owner": owners}, index=[("ts", "owner")], expires="ts + 30 days",
+    )  # fmt: skip
     with headgate.open(tmp_path / "shop", [owners, cards]):
         pass
     shown = run(runner, "tables", tmp_path / "shop").stdout
-    assert "unique (owner)" in shown and "(owner) references owners" in shown
+    shown = " ".join(shown.split())
+    for words in ("unique (owner)", "(owner) references owners", "index (ts, owner)"):
+        assert words in shown
+    assert "expires ts + 30 days" in shown
 
 
 # ---------------------------------------------------------------- reshard

@@ -444,7 +444,7 @@ from tests.unit.dataflow.test_workers import S, counts, others, pipeline
 
 def work(name, rows):
     os.write(1, f"begin {name}\\n".encode())  # whole, beside the other thread's
-    time.sleep(0.5)
+    time.sleep(0.8)
     os.write(1, f"end {name}\\n".encode())
 
 with hg.open(sys.argv[1], tables=[counts, others], dataflows=[pipeline(work)]) as engine:
@@ -470,6 +470,7 @@ def test_a_signal_ends_it_in_order(number: int, tmp_path: Path) -> None:
     for line in program.stdout:  # to its end by one reader: what another has buffered is lost
         lines.append(line.strip())
         if not is_sent and "ready" in lines and lines[-1] == "begin back":
+            time.sleep(0.3)  # it has said that it is ready, and is not in settle() that very moment
             program.send_signal(number)
             is_sent = True
     program.wait(timeout=60)

@@ -50,7 +50,7 @@ def test_parameters_are_those_of_the_call() -> None:
 
 def test_after_an_error_the_next_question_is_answered() -> None:
     asked = KeptQuestions()
-    with pytest.raises(hg.InputError, match="cannot run"):
+    with pytest.raises(hg.DeclarationError, match="cannot run"):
         asked.run("select nothing from t", {"t": rows(1)})
     with pytest.raises(hg.InputError, match="only SELECT"):
         asked.run("create table x(a int)", {"t": rows(1)})

@@ -136,7 +136,8 @@ class AddColumn:
                     raise pa.ArrowInvalid("a value is out of range")
             made = computed.cast(column.type.arrow)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise InputError(f"value= is not a {column.type} in every row: {error}") from None
+            told = "; of two ints // is an int, / is not" if "truncated" in str(error) else ""
+            raise InputError(f"value= is no {column.type} in every row: {error}{told}") from None
         _refuse_rounded(computed, made, column)
         return made
 
