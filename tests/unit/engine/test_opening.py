@@ -93,6 +93,27 @@ def test_the_programs_of_an_engine_use_its_clock() -> None:
         assert all(one.scheduler.clock is clock for one in engine._executors.values())
 
 
+def test_a_program_is_compiled_for_its_first_batch_and_none_when_an_engine_opens() -> None:
+    """Most transactions run by routes, as a part of another program than their own."""
+
+    @hg.transaction(event="id bigint, amount bigint")
+    def put(event, account=accounts.at("id", create=True)):
+        account.balance += event.amount
+
+    @hg.transaction(event="id bigint, amount bigint")
+    def take(event, account=accounts.at("id", create=True)):
+        account.balance -= event.amount
+
+    with hg.open(None, tables=[accounts], transactions=[put, take]) as engine:
+        assert [one.program._is_compiled for one in engine._executors.values()] == [False, False]
+        events = [{"id": 1, "amount": 5, "kind": kind} for kind in ("put", "take", "put")]
+        engine.run({"put": put, "take": take}, events, route_by="kind")
+        compiled = [one.program for one in engine._executors.values() if one.program._is_compiled]
+        assert [len(one.signatures) for one in compiled] == [2]
+        engine.call(put, id=1, amount=1)
+        assert engine.get("accounts", 1) == {"id": 1, "balance": 6}
+
+
 def test_weak_recovery_names_the_level_that_held(tmp_path: Path) -> None:
     @hg.transaction(event="id bigint, amount bigint")
     def put(event, account=accounts.at("id", create=True)):

@@ -137,7 +137,7 @@ class AddColumn:
             made = computed.cast(column.type.arrow)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             told = "; of two ints // is an int, / is not" if "truncated" in str(error) else ""
-            raise InputError(f"value= is no {column.type} in every row: {error}{told}") from None
+            raise InputError(f"value= is not a {column.type} in every row: {error}{told}") from None
         _refuse_rounded(computed, made, column)
         return made
 
