@@ -67,14 +67,14 @@ class Interrupts:
                 self.is_forced = True
                 handlers[number](number, frame)
 
-        for number in handlers:
-            signal.signal(number, note)
         try:
+            for number in handlers:
+                signal.signal(number, note)
             yield
         finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
             self._waiting, was_forced, self.is_forced = None, self.is_forced, False
+            for number in reversed(handlers):  # Ctrl-C last: from then on it may come at once
+                signal.signal(number, handlers[number])
             if waiting and not was_forced:
                 number, frame = waiting[0]
                 handlers[number](number, frame)
