@@ -166,7 +166,7 @@ class Stepping:
             news = progress.settle(now, has_takers=self.has_workers)
             self.standing.note(self._memory.inlets)
             self._note_aligned()
-        if arrival is not None:
+        if arrival is not None and not self._batches.is_rerunning:
             self._batches.streams.source_meter(arrival.stream.name).note_batch(
                 tally_of(arrival), youngest_us(arrival)
             )

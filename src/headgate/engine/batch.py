@@ -113,7 +113,7 @@ class Batches:
         self._declared = declared
         self._logs_input = logs_input  # weak recovery: the input, not what it changed
         self._elsewhere = elsewhere
-        self._is_rerunning = False
+        self.is_rerunning: bool = False
         self.streams: Streams = Streams(memory)
         self.origins: Origins = Origins(memory, journal)
         self.idle: Idle = Idle(self.flush, clock)
@@ -263,7 +263,7 @@ class Batches:
             known.update(execution.named)
             executed = self._now()
             self._commit(execution, batch, origin, inlets, border, known, meter, later=later)
-        if not self._is_rerunning:
+        if not self.is_rerunning:
             latest_us, times = latest_seen_us(terms, arranged, batch), (began, ordered, executed)
             meter.note_batch(tally, latest_us, times, is_flush=flushed is not None)
             self.origins.note(origin, batch, tally, epoch, meter.name, inlet)
@@ -351,7 +351,7 @@ class Batches:
     ) -> None:
         """Append the epoch to the log, where it may be begun, and make it the engine's own."""
         memory, gathered = self._memory, None
-        if self._journal.store is not None and not self._is_rerunning:
+        if self._journal.store is not None and not self.is_rerunning:
             is_input = border.input is not None
             if not is_input:
                 gathered = memory.gathered(execution.changed, execution.written)
@@ -362,7 +362,7 @@ class Batches:
             )  # fmt: skip
             self._journal.append(commit, later=later, meter=meter, begun=begun)
         memory.advance(origin, inlets, execution.changed, gathered)
-        if not self._is_rerunning:
+        if not self.is_rerunning:
             images = memory.images if self._logs_input else None
             self._journal.snapshot_when_due(memory.epoch, images)
 
@@ -427,11 +427,11 @@ class Batches:
     @contextlib.contextmanager
     def rerunning(self) -> Iterator[None]:
         """What runs inside is in the log already."""
-        self._is_rerunning = True
+        self.is_rerunning = True
         try:
             yield
         finally:
-            self._is_rerunning = False
+            self.is_rerunning = False
 
     # --- what was seen ------------------------------------------------------------------------
 

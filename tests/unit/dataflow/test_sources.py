@@ -93,6 +93,22 @@ def test_late_rows_of_a_source_are_counted_and_told(
     assert "by their time" in caplog.text and "carry=" not in caplog.text
 
 
+def test_what_recovery_runs_again_is_not_counted_as_come_in(tmp_path: Path) -> None:
+    came = hg.Stream("came", OLD, order_by="ts")
+
+    @hg.procedure(came)
+    def look(batch: Any, tx: hg.Tx) -> None:
+        pass
+
+    said: Any = {"tables": seen, "dataflows": hg.Dataflow("flow", [look]), "recovery": "weak"}
+    engine = hg.open(str(tmp_path / "store"), **said)
+    engine.push(came, [row(1), row(2)])
+    assert engine.metrics().streams["came"].events == 2
+    del engine  # dropped, as by a crash: no snapshot is made
+    with hg.open(str(tmp_path / "store"), **said) as again:
+        assert again.metrics().streams["came"].events == 0
+
+
 def test_what_nodes_did_and_what_waits_is_in_the_metrics_of_the_engine() -> None:
     came = hg.Stream("came", OLD, order_by="ts", batch="4 rows")
 
