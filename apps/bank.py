@@ -11,6 +11,7 @@ money was lost and that both tables tell the same story, as in the paper's secti
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import random
 import sys
@@ -197,5 +198,8 @@ def main(path: Path | None = None, requests: int = 20_000) -> list[str]:
 
 
 if __name__ == "__main__":
-    found = main(Path(sys.argv[1]) / "bank" if len(sys.argv) > 1 else None)
+    words = argparse.ArgumentParser(description="Without FOLDER it runs in memory.")
+    words.add_argument("folder", nargs="?", type=Path, metavar="FOLDER")
+    folder = words.parse_args().folder
+    found = main(None if folder is None else folder / "bank")
     sys.exit(f"wrong answers, the first: {found[0]}" if found else None)

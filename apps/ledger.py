@@ -8,11 +8,11 @@ Kill it whenever you like and start it again: it goes on where it was, and nothi
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import decimal
 import json
 import random
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -135,4 +135,7 @@ def write_files(folder: Path, events: list[dict[str, Any]], files: int) -> None:
 
 
 if __name__ == "__main__":
-    on_spark(Path(sys.argv[1])) if len(sys.argv) > 1 else in_memory()
+    words = argparse.ArgumentParser(description="Without FOLDER it runs in memory, with no Spark.")
+    words.add_argument("folder", nargs="?", type=Path, metavar="FOLDER")
+    folder = words.parse_args().folder
+    in_memory() if folder is None else on_spark(folder)

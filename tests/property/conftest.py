@@ -13,7 +13,8 @@ import pytest
 from headgate.engine import reading
 from headgate.execution import program
 from headgate.parallel import scheduler
-from headgate.query.sql import Answer, KeptConnections, run_sql
+from headgate.query.connections import KeptConnections
+from headgate.query.sql import Answer, run_sql
 
 CONNECTIONS = KeptConnections()
 WHOLE_TABLE = re.compile(r'select \* from "?(\w+)"?')

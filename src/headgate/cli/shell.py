@@ -19,6 +19,7 @@ import duckdb
 from headgate.cli import output, stores
 from headgate.durability import StoreReader
 from headgate.errors import HeadgateError, InputError
+from headgate.query.connections import shared
 from headgate.query.store_tables import RESULT_COLUMNS, RESULTS, query_store, tables_of
 from headgate.state.schema import Schema
 
@@ -192,7 +193,7 @@ def words_of(store: StoreReader) -> list[str]:
     """What may stand in a query: tables, columns, and the words of SQL."""
     columns = columns_of(store)
     names = {column.name for schema in columns.values() for column in schema}
-    with duckdb.connect(":memory:") as connection:
+    with shared.one() as connection:
         rows = connection.execute("select keyword_name from duckdb_keywords()").fetchall()
     return [*columns, *sorted(names - set(columns)), *sorted(str(row[0]) for row in rows)]
 

@@ -21,9 +21,9 @@ from headgate.engine.journal import EngineLock, Guard, Journal
 from headgate.engine.memory import Memory
 from headgate.errors import InputError, not_among, shown
 from headgate.query.answer import Answer
+from headgate.query.connections import KeptConnections
 from headgate.query.point import Row, index_for, indexed_rows, make_getter
 from headgate.query.sql import (
-    KeptConnections,
     Parameters,
     check_query,
     named_in,

@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 
 from headgate.errors import DeclarationError
+from headgate.query.connections import connect
 from headgate.query.sql import (
     FAILURES,
     WRONG_QUERY,
@@ -116,7 +116,7 @@ class KeptQuestions:
         """Run one read-only query over these tables."""
         limit = Limit(threads=1)
         if self._connection is None:
-            self._connection = duckdb.connect(":memory:", config=settings_of(limit))
+            self._connection = connect(settings_of(limit))
         try:
             for name, table in tables.items():
                 self._name(name, table)

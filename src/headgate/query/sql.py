@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from headgate.errors import DeclarationError, InputError, LimitError, not_among, shown
 from headgate.query.answer import Answer
+from headgate.query.connections import KeptConnections, shared
 from headgate.query.interrupts import interrupts_as_they_are
 from headgate.state.schema import split_list
 from headgate.state.table import Table
@@ -33,53 +34,8 @@ Parameters = Sequence[Any] | Mapping[str, Any] | None
 
 _READ_ONLY = ("SELECT", "EXPLAIN")
 _BATCH_ROWS = 1 << 16
-_KEPT_CONNECTIONS_MAX = 8
 _current: ContextVar[Limit | None] = ContextVar("limit", default=None)
 _EXPLAIN = re.compile(r"\s*explain\b(?:\s*\([^)]*\)|\s+analyze\b)?", re.IGNORECASE)
-
-
-class KeptConnections:
-    """Connections that are kept between queries: to make one takes longer than most queries.
-
-    Nothing of a query stays in them: they only ever run SELECT, and one that failed is closed.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._kept: list[tuple[str | None, Any]] = []
-        self._is_closed = False
-
-    @contextmanager
-    def one(self, limit: Limit) -> Iterator[Any]:
-        """A connection with the settings of this limit."""
-        connection = self._take(limit.memory)
-        if connection is None:
-            connection = duckdb.connect(":memory:", config=settings_of(limit))
-        try:
-            yield connection
-        except BaseException:
-            connection.close()
-            raise
-        with self._lock:
-            if not self._is_closed and len(self._kept) < _KEPT_CONNECTIONS_MAX:
-                self._kept.append((limit.memory, connection))
-                return
-        connection.close()
-
-    def close(self) -> None:
-        """Close those that are kept; those in use are closed when they come back."""
-        with self._lock:
-            self._is_closed = True
-            for _, connection in self._kept:
-                connection.close()
-            self._kept.clear()
-
-    def _take(self, memory: str | None) -> Any:
-        with self._lock:
-            for place, (kept, _) in enumerate(self._kept):
-                if kept == memory:
-                    return self._kept.pop(place)[1]
-        return None
 
 
 def run_sql(
@@ -96,7 +52,7 @@ def run_sql(
     try:
         with (
             interrupts_as_they_are(),
-            (connections or KeptConnections()).one(limit) as connection,
+            (connections or shared).one(settings_of(limit)) as connection,
             limit.watching(connection),
         ):
             check_read_only(connection, query)
@@ -405,7 +361,7 @@ def unstable_in(query: str, columns: Collection[str]) -> str | None:
     True
     """
     try:
-        with duckdb.connect(":memory:") as connection:
+        with shared.one() as connection:
             row = connection.execute("select json_serialize_sql(?)", [query]).fetchone()
         tree = json.loads(row[0]) if row else {}
     except duckdb.Error:
@@ -446,7 +402,7 @@ def _nodes(value: Any) -> Iterator[dict[str, Any]]:
 
 @functools.cache
 def _unstable_names() -> frozenset[str]:
-    with duckdb.connect(":memory:") as connection:
+    with shared.one() as connection:
         rows = connection.execute(
             "select distinct lower(function_name) from duckdb_functions() "
             "where stability <> 'CONSISTENT'"

@@ -23,6 +23,7 @@ from headgate.durability.named_parts import PartHistory
 from headgate.durability.part_file import PartName, read_part
 from headgate.errors import InputError
 from headgate.query.answer import Answer
+from headgate.query.connections import shared
 from headgate.query.sql import run_sql
 from headgate.state.schema import Schema
 from headgate.state.stored_names import Storage, require_table
@@ -269,12 +270,12 @@ def _named_tables(text: str, known: Iterable[str]) -> set[str]:
     DuckDB cannot say it of every query, one with parameters for instance; then it is every table
     whose name stands anywhere in the text.
     """
-    with duckdb.connect(":memory:") as connection:
-        try:
+    try:
+        with shared.one() as connection:
             return {name.lower() for name in connection.get_table_names(text)}
-        except duckdb.Error:
-            lower = text.lower()
-            return {name.lower() for name in known if name.lower() in lower}
+    except duckdb.Error:
+        lower = text.lower()
+        return {name.lower() for name in known if name.lower() in lower}
 
 
 def _read_table(store: StoreReader, name: str, epoch: int, empty: pa.Table) -> pa.Table:

@@ -24,8 +24,9 @@ from typing import Any
 import orjson
 
 from headgate.errors import InputError, LimitError
+from headgate.query.connections import KeptConnections
 from headgate.query.sharing import Mapped
-from headgate.query.sql import KeptConnections, Limit, limited, run_sql
+from headgate.query.sql import Limit, limited, run_sql
 from headgate.web.bodies import Body, read_parameters, table_answer
 
 HEAD = struct.Struct("<IQ")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +14,8 @@ import pyarrow as pa
 import pytest
 
 from headgate.errors import InputError, LimitError
-from headgate.query.sql import KeptConnections, Limit, limited, run_sql
+from headgate.query.connections import KeptConnections
+from headgate.query.sql import Limit, limited, run_sql
 
 SECRET = "secret-6f1c"
 TABLES = {"accounts": pa.table({"id": [1, 2, 3], "balance": [10.0, 20.0, 30.0]})}
@@ -264,3 +267,27 @@ def test_memory_is_bounded_and_nothing_spills_to_a_file(place: Path) -> None:
     query = "select list(x) from (select range || repeat('x', 100) as x from range(3000000))"
     with limited(Limit(memory="100MB")), pytest.raises(InputError, match=r"(?i)memory"):
         run_sql(query, TABLES)
+
+
+def test_a_child_of_a_fork_ends_well_and_asks_a_duckdb_of_its_own(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os, sys\n"
+        "import headgate as hg\n"
+        "from headgate.query.sql import run_sql\n"
+        "rows = hg.Table('rows', 'id bigint', key='id')\n"
+        "with hg.open(None, tables=[rows], transactions=[]) as engine:\n"
+        "    assert engine.sql('select count(*) from rows').rows() == [(0,)]\n"
+        "    assert run_sql('select sum(i) from range(100000) t(i)', {}).rows()\n"
+        "    child = os.fork()\n"
+        "    if not child:\n"
+        "        assert run_sql('select 3', {}).rows() == [(3,)]\n"
+        "        sys.exit(7)\n"
+        "    _, status = os.waitpid(child, 0)\n"
+        "    assert engine.sql('select 4').rows() == [(4,)]\n"
+        "sys.exit(0 if status == 7 << 8 else f'the child ended with {status}')\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, str(program)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
