@@ -233,6 +233,10 @@ def test_a_copy_that_fails_leaves_nothing_behind(images: None) -> None:
     with pytest.raises(hg.DamageError, match="it is not there"):
         backup(PATH, to, disk)
     assert disk.list(to) == []  # the folder itself was there before
+    disk.make_folder(f"{PATH}/parts/{file}")
+    with pytest.raises(hg.DamageError, match="it is not there"):
+        backup(PATH, to, disk)
+    disk.remove_folder(f"{PATH}/parts/{file}")
     put_back(disk, file, before)
     assert backup(PATH, to, disk).last_epoch == last
     assert verify(to, disk).is_whole
