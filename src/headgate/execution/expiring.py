@@ -25,7 +25,8 @@ from headgate.kernels.sweeping import AT_ONCE
 from headgate.state.due_rows import DueRows, due_rows
 from headgate.state.durations import Expiry
 from headgate.state.integrity import child_counts, constraints_on, unique_entries
-from headgate.state.ordered import address, kind_of
+from headgate.state.order_words import kind_of
+from headgate.state.ordered import address
 from headgate.state.rows import TableRows
 from headgate.state.spaces import Slots
 from headgate.state.table import Reference, Unique
@@ -165,8 +166,7 @@ class Expiring:
         for table, record in zip(self.tables, self._records, strict=True):
             kept = [one.index for one in self._run.indexes if one.is_asked]
             mine = [one for one in kept if one.index.table == table.name]
-            arrays = ((one.tree, one.held, one.recipe) for one in mine)
-            found = [[address(one) for one in three] for three in arrays]
+            found = [[address(one.bind())] for one in mine]
             self._indexes.append(self._tell(record, sweeping.INDEXES, found))
 
     # --- what is due --------------------------------------------------------------------------

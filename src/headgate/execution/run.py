@@ -232,9 +232,7 @@ class Run:
         """What ranges need that are looked up event by event, and the indexes they look into."""
         arrays: dict[str, Any] = {}
         for number, kept in enumerate(self.indexes):
-            arrays[f"tree_{number}"] = kept.index.tree
-            arrays[f"held_{number}"] = kept.index.held
-            arrays[f"recipe_{number}"] = kept.index.recipe
+            arrays[f"tree_{number}"] = kept.index.bind()
             arrays[f"waiting_{number}"] = kept.waiting
         rooms, place = [len(undo)], 0
         for work in self.works[: self.program.compiled_count]:
@@ -436,10 +434,11 @@ class Run:
 
     def _bring(self, work: Work, *, is_committed: bool) -> None:
         """Keep the indexes in step with what the interpreter changed."""
-        for name, slot in work.touched if is_committed else ():
-            for kept in self.indexes:
-                if kept.index.index.table == name and kept.is_asked:
-                    kept.index.bring(slot)
+        for kept in self.indexes if is_committed else ():
+            table = kept.index.index.table
+            slots = [slot for name, slot in work.touched if name == table]
+            if slots and kept.is_asked:
+                kept.index.bring_all(np.array(slots, np.int64))
         if self.arrays:
             self._refill()
 

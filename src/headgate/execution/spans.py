@@ -20,10 +20,12 @@ from headgate.state.entries import (
     WAITING_COUNT,
     WAITING_DONE,
     WAITING_FIRST,
+    WAITING_LEFT,
     WAITING_ROOM,
     scan_all,
 )
-from headgate.state.ordered import OrderedIndex, address, order_words, ordered_index
+from headgate.state.order_words import order_words
+from headgate.state.ordered import OrderedIndex, address, ordered_index
 from headgate.state.ranges import Index, RowRange, bound_sizes
 from headgate.state.rows import TableRows
 from headgate.state.spaces import EventRows, Slots
@@ -107,7 +109,7 @@ def find_ranges(
 ) -> tuple[Spans, Slots]:  # fmt: skip
     """The rows of all events, as the index is now."""
     events = len(skip)
-    bounds, tree = bound_words(access, columns, events), index.ready().tree
+    bounds, tree = bound_words(access, columns, events), index.ready().bind()
     offsets, out, done = np.zeros(events + 1, np.int64), np.empty(SLOTS_MIN, np.int64), 0
     asked = *bound_sizes(access, span), span.limit, int(span.descending)
     while done < events:
@@ -171,8 +173,8 @@ class KeptIndex:
         """Bring all entries forward that wait."""
         end = WAITING_FIRST + int(self.waiting[WAITING_COUNT])
         first = WAITING_FIRST + int(self.waiting[WAITING_DONE])
-        self.index.bring_all(self.waiting[first:end].copy())
-        self.waiting[[WAITING_COUNT, WAITING_DONE]] = 0
+        self.index.bring_all(self.waiting[first:end])
+        self.waiting[[WAITING_COUNT, WAITING_DONE, WAITING_LEFT]] = 0
 
 
 def kept_indexes(

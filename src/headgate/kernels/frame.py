@@ -149,8 +149,6 @@ OF_CONSTRAINT = (
 )
 OF_INDEX = (  # of those that the transactions both look into and change
     "tree",  # its entries, see state/tree.py
-    "held",  # by slot: its entry
-    "recipe",  # where the words of an entry stand in a row
     "waiting",  # the slots of rows that have changed since somebody looked, see state/entries.py
 )
 OF_TRAIL = ("trail",)  # of a table whose versions are looked at or kept, see state/trail.py

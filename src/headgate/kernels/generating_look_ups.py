@@ -289,10 +289,7 @@ class RangeText:
 
     def _settled(self, index: int) -> str:
         """The call that brings all entries of an index forward; true where nodes ran short."""
-        table = self.generator.number_of(self.moving[index].table)
-        width = self.generator.table_width(self.generator.tables[table])
-        given = f"tree_{index}, held_{index}, recipe_{index}, waiting_{index}"
-        return f"catch_up({given}, words_{table}, {width})"
+        return f"catch_up(tree_{index}, waiting_{index})"
 
     def _find(self, place: int, access: Access) -> list[str]:
         span, at = access.span, FIRST_ACCESS + ACCESS_WORDS * place

@@ -25,10 +25,10 @@ from headgate.kernels.pointers import get_word as get
 from headgate.kernels.pointers import set_word as put
 from headgate.state.compiled import linked, mix, numba
 from headgate.state.due_rows import NEVER, moment_of
-from headgate.state.entries import NULL_SHIFT, NULLABLE, bring, order_word
 from headgate.state.layout import HEADER_ALIVE, HEADER_EPOCH_SHIFT, HEADER_EXCHANGED
+from headgate.state.order_words import NULL_SHIFT, NULLABLE, order_word
 from headgate.state.trail import end
-from headgate.state.tree import NONE
+from headgate.state.tree import remove
 
 AT_ONCE = -(1 << 63)  # a moment that has come, whatever the time
 # The words of `wakes`. Entries are a moment, the number of a table and a slot; of rows alone, only
@@ -50,13 +50,13 @@ ENTRY, ROW = 3, 2
     REFERENCES, REFERENCE_COUNT, CHILDREN, CHILDREN_COUNT, INDEXES, INDEX_COUNT, TABLE_WORDS,
 ) = range(18)  # fmt: skip
 # Of a unique constraint: its entries. Of a reference: how many children each parent has, and where
-# parents are found. Both: the offsets and kinds of their columns. Of an index: see entries.bring.
+# parents are found. Both: the offsets and kinds of their columns. Of an index: its tree.
 UNIQUE_ENTRIES, UNIQUE_MASK, UNIQUE_COLUMNS, UNIQUE_WIDTH, UNIQUE_WORDS = range(5)
 (
     COUNTS, PARENT_ROWS, PARENT_BYTES, PARENT_ENTRIES, PARENT_MASK, PARENT_TABLE,
     PARENT_COLUMNS, PARENT_WIDTH, REFERENCE_WORDS,
 ) = range(9)  # fmt: skip
-INDEX_TREE, INDEX_HELD, INDEX_RECIPE, INDEX_WORDS = range(4)
+INDEX_TREE, INDEX_WORDS = range(2)
 
 
 # --- entries --------------------------------------------------------------------------------------
@@ -307,8 +307,7 @@ def _remove(wakes: int, table_number: int, slot: int) -> None:
         end(get(table, TRAIL), slot, epoch)
     for number in range(get(table, INDEX_COUNT)):
         index = get(table, INDEXES) + 8 * INDEX_WORDS * number
-        tree, held = get(index, INDEX_TREE), get(index, INDEX_HELD)
-        bring(tree, held, get(index, INDEX_RECIPE), slot, row, NONE)
+        remove(get(index, INDEX_TREE), slot)
 
 
 # --- what is due at a time ------------------------------------------------------------------------

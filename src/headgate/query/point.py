@@ -23,7 +23,8 @@ from headgate.state import index
 from headgate.state.columns import to_stored
 from headgate.state.layout import HEADER_ALIVE, WORD_BYTES, Field, Layout
 from headgate.state.objects import fitted
-from headgate.state.ordered import order_words, ordered_index
+from headgate.state.order_words import order_words
+from headgate.state.ordered import ordered_index
 from headgate.state.ranges import Index
 from headgate.state.rows import TableRows
 from headgate.state.table import Table

@@ -18,10 +18,11 @@ import numpy as np
 
 from headgate.state.compiled import linked, numba
 from headgate.state.durations import Expiry
-from headgate.state.entries import order_word
 from headgate.state.layout import HEADER_ALIVE
-from headgate.state.ordered import address, kind_of, sort_slots
+from headgate.state.order_words import kind_of, order_word
+from headgate.state.ordered import address
 from headgate.state.rows import TableRows
+from headgate.state.sorting import sort_slots
 from headgate.state.spaces import Slots
 from headgate.state.types import BIGINT_MAX
 

@@ -1,10 +1,7 @@
-"""Entries: what rows say to an ordered index, and whole trees made of them, compiled.
+"""Entries: what rows say to an ordered index, brought forward when they change, and whole trees.
 
-A column is a word whose order is that of its values: floats by their value, 0.0 like -0.0 and NaN
-last; texts by their codes, which the tree compares as texts. One that may be null has a word before
-it that says whether it is, and the value of zeros then. `held` has the entry of every slot as
-it is in the tree: 1 if there is one, and its words. So an entry is found again when its row has
-changed, and to bring one forward twice changes nothing.
+An entry is found by its slot, so that its row may have changed; and to bring one forward twice
+changes nothing.
 """
 
 from __future__ import annotations
@@ -15,23 +12,33 @@ import numpy as np
 
 from headgate.state.compiled import linked, numba, prefetch, prefetch_to_write
 from headgate.state.layout import HEADER_ALIVE
+from headgate.state.order_words import order_word, read_entry
 from headgate.state.spaces import Slots
 from headgate.state.tree import (
-    CAPACITY,
     COMING,
     COUNT,
     ENTRIES,
+    FILLED,
     FRESH,
+    FROZEN,
+    FROZEN_COUNT,
     HEIGHT,
     INNER,
     KIND,
+    LEAVES,
     LEVELS_MAX,
-    NEXT,
+    NODE_WORDS,
     NONE,
-    PREVIOUS,
+    ORDER,
+    PARENT,
+    RECIPE,
     ROOT,
+    ROUND,
+    ROW_WORDS,
+    ROWS,
     TARGETS,
     TARGETS_MAX,
+    THAWED,
     USED,
     WIDTH,
     ask_for_leaf,
@@ -41,115 +48,67 @@ from headgate.state.tree import (
     insert_at,
     is_short,
     leaf_of,
+    leaf_with,
     move,
     node_at,
+    place_of,
     remove,
     scan,
-    take_out,
+    thawed,
 )
+from headgate.state.words import half_at
 from headgate.state.words import set_word as put
 from headgate.state.words import word_at as get
 
-AHEAD = 32  # entries that are asked for before the first of them is copied
-# How a column stands in a row; the last: not its value, but whether it is null.
-WHOLE, HALF, BYTE, DOUBLE, SINGLE, IS_NULL = range(6)
-# Of a nullable one with more: from which bit of the row on its null bit stands. Null is the last.
-NULLABLE, NULL_SHIFT = 8, 4
-_LAST = np.int64(0x7FFFFFFFFFFFFFFF)
+at: Any = np.uint64  # an index that cannot count from the end: the kernels need not ask
+AHEAD = 32  # rows that are asked for before the first of them is looked at
 
 
 @linked
-def double_order(bits: int) -> Any:
-    """The bits of a double as a word of the same order: 0.0 is -0.0, and NaN is the last."""
-    if (bits & _LAST) > 0x7FF0000000000000:
-        return _LAST
-    if bits < 0:
-        return np.int64(0) if bits << 1 == 0 else bits ^ _LAST
-    return bits
+def row_at(tree: int, slot: int) -> Any:
+    """The address of the row in a slot."""
+    return get(tree, ROWS) + 8 * get(tree, ROW_WORDS) * slot
 
 
 @linked
-def single_order(bits: int) -> Any:
-    """The same for a float of 32 bits."""
-    if (bits & 0x7FFFFFFF) > 0x7F800000:
-        return _LAST
-    if bits < 0:
-        return np.int64(0) if bits & 0x7FFFFFFF == 0 else bits ^ 0x7FFFFFFF
-    return bits
+def read(tree: int, row: int, out: int) -> None:
+    """The words of the entry that a row says."""
+    read_entry(get(tree, WIDTH), get(tree, RECIPE), row, out)
 
 
 @linked
-def order_word(row: int, offset: int, kind: int) -> Any:
-    """A column of a row, by its offset in bytes, as a word to be ordered by."""
-    word = get(row + (offset & ~7), 0)
-    if kind == WHOLE:
-        return word
-    if kind & NULLABLE:
-        bit = kind >> NULL_SHIFT
-        is_null = get(row, bit >> 6) >> (bit & 63) & 1
-        kind = kind & (NULLABLE - 1)
-        if kind == IS_NULL:
-            return is_null
-        if is_null:
-            return _LAST
-        if kind == WHOLE:
-            return word
-    if kind == DOUBLE:
-        return double_order(word)
-    shift = 8 * (offset & 7)
-    if kind == BYTE:
-        return word >> shift & 0xFF
-    half = word << (32 - shift) >> 32
-    return half if kind == HALF else single_order(half)
-
-
-@linked
-def read_entry(tree: int, recipe: int, row: int, out: int) -> None:
-    """The words of the entry that a row says.
-
-    The `recipe` has the offset and the kind of each word in a row.
-    """
+def _is_same(tree: int, one: int, other: int) -> Any:
+    """Whether two entries have the same words."""
     for part in range(get(tree, WIDTH)):
-        put(out, part, order_word(row, get(recipe, 2 * part), get(recipe, 2 * part + 1)))
-
-
-@linked
-def _is_same(tree: int, entry: int, words: int) -> Any:
-    """Whether an entry has these words."""
-    for part in range(get(tree, WIDTH)):
-        if get(entry, part + 1) != get(words, part):
+        if get(one, part) != get(other, part):
             return False
     return True
 
 
 @linked
-def bring(tree: int, held: int, recipe: int, slot: int, row: int, target: int) -> None:
-    """Let the entry of a slot be what its row says now: none, if it is not alive. The `target` is
-    the leaf in which it seems to come to stand, or NONE."""
-    width = get(tree, WIDTH)
-    entry, fresh, leaf = held + 8 * slot * (width + 2), tree + 8 * FRESH, target
-    was_alive, is_alive = get(entry, 0), get(row, 0) & HEADER_ALIVE
-    if is_alive:
-        read_entry(tree, recipe, row, fresh)
-    if was_alive and is_alive:
-        if _is_same(tree, entry, fresh):
-            return
-        leaf = exchange(tree, entry + 8, get(entry, width + 1), fresh, target, slot)
-    elif was_alive:
-        take_out(tree, entry + 8, get(entry, width + 1))
-    elif is_alive:
-        leaf = insert_at(tree, target, fresh, slot)
-    put(entry, 0, is_alive)
-    if is_alive:
-        move(fresh, entry + 8, width)
-        put(entry, width + 1, leaf)
+def leave(tree: int, slot: int) -> Any:
+    """Let the entry of a slot be gone, but where it is what its row says or can be made so in its
+    leaf; returns whether it has to come in again. Nothing is compared with misplaced entries."""
+    row, fresh, leaf = row_at(tree, slot), tree + 8 * FRESH, leaf_with(tree, slot)
+    is_alive = get(row, 0) & HEADER_ALIVE != 0
+    if leaf == NONE:
+        return is_alive
+    node = thawed(tree, leaf)
+    # What a leaf got in this round may be of rows that had changed already.
+    if is_alive and get(node, THAWED) != get(tree, ROUND):
+        read(tree, row, fresh)
+        place = place_of(node, slot)
+        if _is_same(tree, entry_at(tree, node, place), fresh) or exchange(tree, leaf, place, fresh):
+            return False
+    remove(tree, slot)
+    return is_alive
 
 
 # --- entries that wait ----------------------------------------------------------------------------
 # A batch brings no entry forward before somebody looks into the index: the slots of rows that have
 # changed wait until then. Rows that change often, or that nobody asks for, then cost one word each.
 # The words of `waiting`; a room of 0 is that of an index into which no event of the batch looks.
-WAITING_ROOM, WAITING_COUNT, WAITING_DONE, WAITING_FIRST = range(4)
+WAITING_ROOM, WAITING_COUNT, WAITING_DONE, WAITING_LEFT, WAITING_FIRST = range(5)
 WAITING_AHEAD = 4
 
 
@@ -163,59 +122,67 @@ def note_moved(waiting: int, slot: int) -> None:
 
 
 @linked
-def catch_up(tree: int, held: int, recipe: int, waiting: int, rows: int, row_words: int) -> Any:
-    """Bring all entries forward that wait; returns whether nodes ran short before the last.
-
-    To begin again where it ended then is right: an entry says what its row says at that moment.
-    """
-    first, count = get(waiting, WAITING_DONE), get(waiting, WAITING_COUNT)
+def catch_up(tree: int, waiting: int) -> Any:
+    """Bring all entries forward that wait; returns whether nodes ran short before the last: then it
+    goes on from there. First all that are misplaced leave, then they come in again."""
+    if get(waiting, WAITING_COUNT) == 0:
+        return False
     slots = waiting + 8 * WAITING_FIRST
-    done = _bring_all(tree, held, recipe, rows, row_words, slots, first, count)
+    if get(waiting, WAITING_LEFT) == 0:
+        put(waiting, WAITING_COUNT, _leave_all(tree, slots, get(waiting, WAITING_COUNT)))
+        put(waiting, WAITING_LEFT, 1)
+    count = get(waiting, WAITING_COUNT)
+    done = _enter_all(tree, slots, get(waiting, WAITING_DONE), count)
     put(waiting, WAITING_DONE, done if done < count else 0)
-    put(waiting, WAITING_COUNT, count if done < count else 0)
-    return done < count
+    if done < count:
+        return True
+    put(waiting, WAITING_COUNT, 0)
+    put(waiting, WAITING_LEFT, 0)
+    put(tree, ROUND, get(tree, ROUND) + 1)
+    return False
 
 
 @linked
-def _bring_all(
-    tree: int, held: int, recipe: int, rows: int, row_words: int, slots: int, first: int, count: int
-) -> Any:
-    """Bring those forward from place `first` on; returns the place where nodes ran short."""
-    given, mask = (tree, held, recipe, rows, row_words), TARGETS_MAX - 1
+def _leave_all(tree: int, slots: int, count: int) -> Any:
+    """Let entries leave; those that have to come in again are the first then. Returns how many."""
+    left = 0
+    for place in range(count):
+        far = get(slots, min(place + 4 * WAITING_AHEAD, count - 1))
+        prefetch(get(tree, LEAVES) + 4 * far)
+        prefetch(row_at(tree, far))
+        near = leaf_with(tree, get(slots, min(place + 2 * WAITING_AHEAD, count - 1)))
+        if near != NONE:
+            ask_for_leaf(tree, near)
+        slot = get(slots, place)
+        put(slots, left, slot)
+        left += leave(tree, slot)
+    return left
+
+
+@linked
+def _enter_all(tree: int, slots: int, first: int, count: int) -> Any:
+    """Let entries come in from place `first` on; returns the place where nodes ran short."""
+    mask = TARGETS_MAX - 1
     for place in range(first, min(first + WAITING_AHEAD, count)):
-        put(tree + 8 * TARGETS, place & mask, _prepare(given, slots, place, count))
+        put(tree + 8 * TARGETS, place & mask, _target(tree, get(slots, place)))
     for place in range(first, count):
         if is_short(tree, 1):
             return place
         target, ahead = get(tree + 8 * TARGETS, place & mask), place + WAITING_AHEAD
         if ahead < count:
-            put(tree + 8 * TARGETS, ahead & mask, _prepare(given, slots, ahead, count))
+            put(tree + 8 * TARGETS, ahead & mask, _target(tree, get(slots, ahead)))
         slot = get(slots, place)
-        bring(tree, held, recipe, slot, rows + 8 * row_words * slot, target)
+        if leaf_with(tree, slot) == NONE:  # it may be named twice
+            read(tree, row_at(tree, slot), tree + 8 * FRESH)
+            insert_at(tree, target, tree + 8 * FRESH, slot)
     return count
 
 
 @linked
-def _prepare(given: tuple[int, ...], slots: int, place: int, count: int) -> Any:
-    """Ask for what `bring` will need of the tree for the slot at a place; returns its target. The
-    entry and the row of a later one are asked for first."""
-    tree, held, recipe, rows, row_words = given
-    width, coming = get(tree, WIDTH), tree + 8 * COMING
-    later = get(slots, min(place + WAITING_AHEAD, count - 1))
-    for word in (0, width + 1):  # which may lie in two lines of the cache
-        prefetch_to_write(held + 8 * (width + 2) * later + 8 * word)
-    for word in (0, row_words - 1):
-        prefetch(rows + 8 * row_words * later + 8 * word)
-    slot = get(slots, place)
-    entry, row = held + 8 * (width + 2) * slot, rows + 8 * row_words * slot
-    is_alive = get(row, 0) & HEADER_ALIVE
-    if is_alive:
-        read_entry(tree, recipe, row, coming)
-    if get(entry, 0):
-        if is_alive and _is_same(tree, entry, coming):
-            return NONE
-        ask_for_leaf(tree, get(entry, width + 1))
-    return leaf_of(tree, coming) if is_alive else NONE
+def _target(tree: int, slot: int) -> Any:
+    """The leaf into which an entry seems to come."""
+    read(tree, row_at(tree, slot), tree + 8 * COMING)
+    return leaf_of(tree, tree + 8 * COMING)
 
 
 @linked
@@ -228,60 +195,9 @@ def is_full(waiting: int, more: int) -> Any:
 # --- whole trees ----------------------------------------------------------------------------------
 
 
-FILLED = CAPACITY - CAPACITY // 6  # a sixth stays empty, so that the next inserts split few
-
-
 def leaves_for(count: int) -> int:
     """Into how many leaves so many entries are filled."""
     return max(1, -(-count // FILLED))
-
-
-@numba.njit(cache=True, nogil=True)
-def fill_leaves(
-    tree: int, held: int, order: int, count: int, leaves: int, begin: int, end: int
-) -> None:
-    """Fill some of the leaves of an empty tree with the entries of these slots, in their order;
-    see `bring` for `held`. Each share of them may be filled by a thread of its own."""
-    width = get(tree, WIDTH)
-    for leaf in range(begin, end):
-        node = node_at(tree, leaf)
-        first = leaf * count // leaves
-        last = (leaf + 1) * count // leaves
-        for place in range(first, last):
-            ahead = get(order, min(place + AHEAD, count - 1))
-            prefetch_to_write(held + 8 * ahead * (width + 2))
-            slot = get(order, place)
-            entry, spot = held + 8 * slot * (width + 2), entry_at(tree, node, place - first)
-            move(entry + 8, spot, width)
-            put(spot, width, slot)
-            put(entry, width + 1, leaf)
-        put(node, COUNT, last - first)
-        put(node, NEXT, leaf + 1 if leaf + 1 < leaves else NONE)
-        put(node, PREVIOUS, leaf - 1)
-
-
-@numba.njit(cache=True, nogil=True)
-def fill_above(tree: int, count: int, leaves: int) -> None:
-    """The nodes above the leaves, when all of these are filled."""
-    width, height = get(tree, WIDTH), 1
-    level_first, level_count = 0, leaves
-    while level_count > 1:
-        above_first, above_count = level_first + level_count, -(-level_count // FILLED)
-        for number in range(above_count):
-            node = node_at(tree, above_first + number)
-            put(node, KIND, INNER)
-            first = number * level_count // above_count
-            last = (number + 1) * level_count // above_count
-            for child in range(first, last):
-                spot = entry_at(tree, node, child - first)
-                move(entry_at(tree, node_at(tree, level_first + child), 0), spot, width)
-                put(spot, width, level_first + child)
-            put(node, COUNT, last - first)
-        level_first, level_count, height = above_first, above_count, height + 1
-    put(tree, ROOT, level_first)
-    put(tree, HEIGHT, height)
-    put(tree, USED, level_first + 1)
-    put(tree, ENTRIES, count)
 
 
 def nodes_for(count: int) -> int:
@@ -291,59 +207,91 @@ def nodes_for(count: int) -> int:
 
 
 @numba.njit(cache=True, nogil=True)
-def hold(
-    tree: int, held: int, recipe: int, rows: int, row_words: int, first: int, last: int
-) -> int:
-    """Note the entries of all live rows in these slots, as `bring` does; returns how many."""
-    width, alive = get(tree, WIDTH), 0
-    for slot in range(first, last):
-        row, entry = rows + 8 * slot * row_words, held + 8 * slot * (width + 2)
-        is_alive = get(row, 0) & HEADER_ALIVE
-        put(entry, 0, is_alive)
-        alive += is_alive
-        if is_alive:
-            read_entry(tree, recipe, row, entry + 8)
-    return alive
+def gather_words(rows: int, row_words: int, offset: int, kind: int, out: np.ndarray) -> None:
+    """A word of each live row, by slot."""
+    for slot in range(len(out)):
+        row = rows + 8 * row_words * slot
+        out[slot] = order_word(row, offset, kind) if get(row, 0) & HEADER_ALIVE else 0
 
 
 @numba.njit(cache=True, nogil=True)
-def bring_some(
-    tree: int, held: int, recipe: int, rows: int, row_words: int, slots: Slots, first: int
-) -> int:
-    """As `bring`, for the slots from place `first` on; returns the place where nodes ran short."""
-    base = np.int64(slots.ctypes.data)
-    return int(_bring_all(tree, held, recipe, rows, row_words, base, first, len(slots)))
+def note_leaves(order: np.ndarray, leaves: np.ndarray, first: int, last: int) -> None:
+    """Note the leaf of each slot from one place of the order to another."""
+    base = np.int64(leaves.ctypes.data)
+    for place in range(first, last):
+        prefetch_to_write(base + 4 * np.int64(order[min(place + AHEAD, len(order) - 1)]))
+        leaves[at(order[place])] = place // FILLED + 1
+
+
+@numba.njit(cache=True, nogil=True)
+def thaw_all(tree: int, first: int, last: int) -> None:
+    """Let these leaves have their words."""
+    for leaf in range(first, last):
+        thawed(tree, leaf)
+
+
+@numba.njit(cache=True, nogil=True)
+def fill_above(tree: int, leaves: int) -> None:
+    """The nodes above the leaves, which are frozen."""
+    width, order, height = get(tree, WIDTH), get(tree, ORDER), 1
+    level_first, level_count = 0, leaves
+    while level_count > 1:
+        above_first, above_count = level_first + level_count, -(-level_count // FILLED)
+        for number in range(above_count):
+            node, count = node_at(tree, above_first + number), 0
+            put(node, KIND, INNER)
+            for child in range(number * FILLED, min((number + 1) * FILLED, level_count)):
+                spot, below = entry_at(tree, node, count), node_at(tree, level_first + child)
+                if height == 1:
+                    ahead = min(child + AHEAD, leaves - 1) * FILLED
+                    prefetch(row_at(tree, half_at(order, ahead)))
+                    read(tree, row_at(tree, half_at(order, child * FILLED)), spot)
+                else:
+                    move(entry_at(tree, below, 0), spot, width)
+                    put(below, PARENT, above_first + number)
+                put(node, NODE_WORDS + count, level_first + child)
+                count += 1
+            put(node, COUNT, count)
+        level_first, level_count, height = above_first, above_count, height + 1
+    put(tree, ROOT, level_first)
+    put(tree, HEIGHT, height)
+    put(tree, USED, level_first + 1)
+    put(tree, ENTRIES, get(tree, FROZEN_COUNT))
+    if height > 1:
+        put(node_at(tree, level_first), PARENT, NONE)
+
+
+@numba.njit(cache=True, nogil=True)
+def catch_up_one(tree: int, waiting: int) -> bool:
+    """As `catch_up`, from Python."""
+    return bool(catch_up(tree, waiting))
+
+
+@numba.njit(cache=True, nogil=True)
+def pick_stale(tree: int, slots: Slots, out: Slots) -> int:
+    """Those of the slots whose entries are not known to be what their rows say; how many."""
+    found = 0
+    for place in range(len(slots)):
+        ahead = slots[min(place + AHEAD, len(slots) - 1)]
+        prefetch(get(tree, LEAVES) + 4 * ahead)
+        prefetch(row_at(tree, ahead))
+        out[found] = slots[place]
+        found += not _is_true(tree, slots[place])
+    return found
 
 
 @linked
-def _is_true(tree: int, held: int, recipe: int, slot: int, row: int) -> Any:
-    """Whether the entry of a slot is what its row says."""
-    width = get(tree, WIDTH)
-    entry = held + 8 * slot * (width + 2)
-    is_alive = get(row, 0) & HEADER_ALIVE
-    if get(entry, 0) != is_alive:
+def _is_true(tree: int, slot: int) -> Any:
+    """Whether the entry of a slot is known to be what its row says."""
+    row, leaf = row_at(tree, slot), leaf_with(tree, slot)
+    is_alive = get(row, 0) & HEADER_ALIVE != 0
+    if leaf == NONE or not is_alive:
+        return leaf == NONE and not is_alive
+    node = node_at(tree, leaf)
+    if get(node, KIND) == FROZEN or get(node, THAWED) == get(tree, ROUND):
         return False
-    for part in range(width if is_alive else 0):
-        word = order_word(row, get(recipe, 2 * part), get(recipe, 2 * part + 1))
-        if get(entry, part + 1) != word:
-            return False
-    return True
-
-
-@numba.njit(cache=True, nogil=True)
-def pick_stale(
-    tree: int, held: int, recipe: int, rows: int, row_words: int, slots: Slots, out: Slots
-) -> int:
-    """Those of the slots whose entries are not what their rows say; returns how many."""
-    width, found = get(tree, WIDTH), 0
-    for place in range(len(slots)):
-        ahead = slots[min(place + AHEAD, len(slots) - 1)]
-        prefetch(held + 8 * ahead * (width + 2))
-        prefetch(rows + 8 * row_words * ahead)
-        slot = slots[place]
-        out[found] = slot
-        found += not _is_true(tree, held, recipe, slot, rows + 8 * row_words * slot)
-    return found
+    read(tree, row, tree + 8 * FRESH)
+    return _is_same(tree, entry_at(tree, node, place_of(node, slot)), tree + 8 * FRESH)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -353,9 +301,9 @@ def insert_one(tree: int, words: int, slot: int) -> None:
 
 
 @numba.njit(cache=True, nogil=True)
-def remove_one(tree: int, words: int) -> int:
+def remove_one(tree: int, slot: int) -> bool:
     """As `remove`, from Python."""
-    return int(remove(tree, words))
+    return bool(remove(tree, slot))
 
 
 @numba.njit(cache=True, nogil=True)

@@ -2,17 +2,15 @@
 
 An index is derived from the rows and never logged. It is brought forward when somebody asks it:
 whoever changes rows notes their slots, and an entry whose row says another thing is exchanged. A
-kernel whose transactions look into it keeps it in step itself, event by event (see entries.bring).
+kernel whose transactions look into it keeps it in step itself, event by event (see entries.py).
 
 Invariant after `ready`: there is one entry for each live row, and it says what the row says.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -20,37 +18,17 @@ import pyarrow.compute as pc
 
 from headgate.state import entries
 from headgate.state import tree as trees
-from headgate.state.compiled import numba
-from headgate.state.layout import Field
+from headgate.state.layout import HEADER_ALIVE
+from headgate.state.order_words import entry_words
 from headgate.state.ranges import Index
 from headgate.state.rows import TableRows
+from headgate.state.sorting import THREADS_MAX, dealt, in_shares, sort_slots, surveyed
 from headgate.state.spaces import Slots
 from headgate.state.strings import StringPool
-from headgate.state.types import ColumnType
 
-KINDS = {"i8": entries.WHOLE, "i4": entries.HALF, "u1": entries.BYTE, "f8": entries.DOUBLE}
-KINDS["f4"] = entries.SINGLE
-DIGIT_BITS = 11
-SLOT_BITS = 32  # a slot stands in half a word, as in the index of keys
-REBUILT_SHARE = 8  # when more than one row in so many changed, the index is made anew
-THREADS_MAX = 4
+DIRECT_BITS = 18  # words that differ in no more are sorted at once: so many places fit the caches
 SHARED_MIN = 1 << 18  # rows from which on threads share the making of one index
-T = TypeVar("T")
-
-
-def kind_of(field: Field) -> int:
-    """How a column stands in a row, see entries.order_word."""
-    if not field.nullable:
-        return KINDS[field.format]
-    return KINDS[field.format] | entries.NULLABLE | field.null_bit << entries.NULL_SHIFT
-
-
-def entry_words(field: Field) -> list[tuple[tuple[int, int], bool]]:
-    """The words of a column in an entry, each an offset and a kind, and whether it is a text."""
-    value = (field.offset, KINDS[field.format]), field.type.kind == "string"
-    if not field.nullable:
-        return [value]
-    return [((0, kind_of(field) & ~(entries.NULLABLE - 1) | entries.IS_NULL), False), value]
+REBUILT_SHARE = 8  # when more than one row in so many changed, the index is made anew
 
 
 class OrderedIndex:
@@ -67,8 +45,9 @@ class OrderedIndex:
         self._mark: int | None = None  # the rows' `refills` when it was made
         self._pending: list[Slots] = []
         self._pending_count = 0
+        self._order = np.zeros(0, np.int32)  # the slots of frozen leaves, see state/tree.py
+        self.leaves = np.zeros(0, np.int32)  # by slot: one more than its leaf
         self.tree = self._empty(1)
-        self.held = np.zeros((0, self.width + 2), np.int64)
 
     @property
     def width(self) -> int:
@@ -105,10 +84,20 @@ class OrderedIndex:
             self._pick_stale()
         if self._is_much:
             self._rebuild()
-        for slots in self._pending:
-            self._bring(slots)
+            # Of frozen leaves nobody knows what has changed: they would be made anew each time.
+            self._thaw()
+        if self._pending:
+            self._bring(np.concatenate(self._pending))
         self._forget_pending()
         return self
+
+    def bind(self) -> np.ndarray:
+        """The tree, told where all is that it refers to; that moves as it grows."""
+        rows, tree = self._rows, self.tree
+        tree[trees.ROWS], tree[trees.ROW_WORDS] = address(rows.words), rows.layout.words
+        tree[trees.RECIPE], tree[trees.LEAVES] = address(self.recipe), address(self.leaves)
+        tree[trees.ORDER] = address(self._order)
+        return tree
 
     @property
     def _is_much(self) -> bool:
@@ -118,49 +107,41 @@ class OrderedIndex:
     def _pick_stale(self) -> None:
         """Leave out what is in step: the kernels of a batch may have seen to most of it."""
         slots = np.concatenate(self._pending)
-        rows, stale = self._rows, np.empty_like(slots)
-        given = address(self.tree), address(self.held), address(self.recipe)
-        words = address(rows.words), rows.layout.words
-        count = int(entries.pick_stale(*given, *words, slots, stale))
+        stale = np.empty_like(slots)
+        count = int(entries.pick_stale(address(self.bind()), slots, stale))
         self._pending, self._pending_count = [stale[:count]], count
 
     def make_room(self) -> None:
         """See that every slot of the table has a place."""
-        rows = self._rows
-        if len(self.held) < rows.count:
-            held = np.zeros((max(rows.count, 2 * len(self.held)), self.width + 2), np.int64)
-            held[: len(self.held)] = self.held
-            self.held = held
+        count = self._rows.count
+        if len(self.leaves) < count:
+            leaves = np.zeros(max(count, 2 * len(self.leaves)), np.int32)
+            leaves[: len(self.leaves)] = self.leaves
+            self.leaves = leaves
+        self.bind()
 
     def text_codes(self) -> list[np.ndarray]:
-        """The codes of the texts in its entries: those of rows that are no more, too."""
-        return [self.held[:, part + 1] for part in range(self.width) if self._texts >> part & 1]
-
-    def bring(self, slot: int) -> None:
-        """Bring the entry of one row forward at once."""
-        self.bring_all(np.array([slot], np.int64))
+        """The codes of the texts that entries may be compared with: those of rows that are no more,
+        too, which stand above the leaves."""
+        width, used = self.width, int(self.tree[trees.USED])
+        size = trees.node_words(width)
+        nodes = self.tree[trees.HEADER_WORDS :][: used * size].reshape(used, size)
+        words = nodes[:, trees.NODE_WORDS + trees.CAPACITY :].reshape(used, trees.CAPACITY, width)
+        there = np.arange(trees.CAPACITY) < nodes[:, trees.COUNT, np.newaxis]
+        parts = [part for part in range(width) if self._texts >> part & 1]
+        return [words[:, :, part][there] for part in parts]
 
     def bring_all(self, slots: Slots) -> None:
-        """Bring the entries of these rows forward at once."""
+        """Bring the entries of these rows forward at once: all of which the rows have changed."""
         self.make_room()
         self._bring(slots)
 
     def _bring(self, slots: Slots) -> None:
-        rows, done = self._rows, 0
-        while done < len(slots):
-            words = address(rows.words), rows.layout.words
-            done = int(
-                entries.bring_some(
-                    address(self.tree),
-                    address(self.held),
-                    address(self.recipe),
-                    *words,
-                    slots,
-                    done,
-                )
-            )
-            if done < len(slots):
-                self._grow()
+        waiting = np.zeros(entries.WAITING_FIRST + len(slots), np.int64)
+        waiting[entries.WAITING_COUNT] = len(slots)
+        waiting[entries.WAITING_FIRST :] = slots
+        while entries.catch_up_one(address(self.bind()), address(waiting)):
+            self._grow()
 
     def make_room_for(self, inserts: int) -> None:
         """Nodes enough for so many entries."""
@@ -172,34 +153,60 @@ class OrderedIndex:
         self.tree = trees.grown_tree(self.tree, 2 * int(self.tree[trees.ROOM]))
 
     def _rebuild(self) -> None:
-        rows = self._rows
-        self.held = np.zeros((max(rows.count, 16), self.width + 2), np.int64)
-        self.tree = self._empty(1)
-        given = address(self.tree), address(self.held), address(self.recipe)
-        words = address(rows.words), rows.layout.words
-        is_large = rows.count >= SHARED_MIN
-        alive = sum(
-            in_shares(lambda *some: int(entries.hold(*given, *words, *some)), rows.count, is_large)
-        )
-        order, leaves = self._sorted(alive), entries.leaves_for(alive)
+        """Make it anew, with frozen leaves."""
+        self.leaves = np.zeros(max(self._rows.count, 16), np.int32)
+        self._order = self._sorted()
+        alive = len(self._order)
         self.tree = self._empty(entries.nodes_for(alive))
-        filled = address(self.tree), address(self.held), address(order), alive, leaves
-        in_shares(lambda *some: entries.fill_leaves(*filled, *some), leaves, is_large)
-        entries.fill_above(address(self.tree), alive, leaves)
-        self._mark = rows.refills
+        if alive:
+            self.tree[trees.FROZEN_COUNT] = alive
+            self.tree[trees.HEADER_WORDS :][: trees.NODE_WORDS] = 0
+            entries.fill_above(address(self.bind()), entries.leaves_for(alive))
+        self._mark = self._rows.refills
         self._forget_pending()
 
-    def _sorted(self, alive: int) -> Slots:
-        """The slots of all live rows in the order of their entries."""
-        held, count = self.held[: self._rows.count], self._rows.count
-        order = np.arange(count) if alive == count else np.flatnonzero(held[:, 0])
-        spare = np.empty_like(order)
-        for part in range(self.width, 0, -1):
-            column = held[:, part]
-            if self._texts >> (part - 1) & 1:
-                column = _ranks(column, self._rows.pool)
-            order, spare = sort_slots(column, order, spare)
+    def _thaw(self) -> None:
+        tree, leaves = address(self.bind()), entries.leaves_for(len(self._order))
+        in_shares(lambda *some: entries.thaw_all(tree, *some), leaves, self._is_large)
+        self.tree[trees.ROUND] += 1  # all rows are as their entries say
+
+    @property
+    def _is_large(self) -> bool:
+        return self._rows.count >= SHARED_MIN
+
+    def _sorted(self) -> np.ndarray:
+        """The slots of all live rows in the order of their entries; their leaves are noted."""
+        rows, count = (address(self._rows.words), self._rows.layout.words), self._rows.count
+        found = surveyed(rows, self.recipe, count, self._is_large)
+        order = spare = np.empty(0, np.int64)
+        is_noted = is_ordered = False
+        for part in range(self.width - 1, -1, -1):
+            is_text = self._texts >> part & 1
+            if not is_ordered and not is_text and found.ascends(part):
+                continue
+            given, is_noted = (*rows, *self.recipe[part].tolist()), False
+            if not is_ordered and not is_text and found.bits(part) <= DIRECT_BITS:
+                order = dealt(given, found, part, self.leaves, count, self._is_large)
+                is_noted = True
+            else:
+                order = (order if is_ordered else self._live(found.alive)).astype(np.int64)
+                column, spare = np.empty(count, np.int64), np.empty_like(order)
+                entries.gather_words(*given, column)
+                column = _ranks(column, self._rows.pool) if is_text else column
+                order, spare = sort_slots(column, order, spare)
+            is_ordered = True
+        order = (order if is_ordered else self._live(found.alive)).astype(np.int32, copy=False)
+        noted = order, self.leaves
+        if not is_noted:
+            in_shares(lambda *some: entries.note_leaves(*noted, *some), len(order), self._is_large)
         return order
+
+    def _live(self, alive: int) -> np.ndarray:
+        """The slots of all live rows."""
+        count = self._rows.count
+        if alive == count:
+            return np.arange(count, dtype=np.int32)
+        return np.flatnonzero(self._rows.words[:count, 0] & HEADER_ALIVE).astype(np.int32)
 
     def scan(
         self, low: Sequence[int], high: Sequence[int], limit: int = -1, *, descending: bool = False
@@ -210,7 +217,7 @@ class OrderedIndex:
         while True:
             first = address(bounds)
             asked = first, first + 8 * len(low), len(low), limit, int(descending)
-            found = entries.scan_one(address(self.tree), *asked, address(out), len(out))
+            found = entries.scan_one(address(self.bind()), *asked, address(out), len(out))
             if found <= len(out):
                 return out[:found].copy()
             out = np.empty(found, np.int64)
@@ -228,16 +235,6 @@ def ordered_index(rows: TableRows, index: Index) -> OrderedIndex:
     return found
 
 
-def in_shares(work: Callable[[int, int], T], count: int, is_large: bool) -> list[T]:
-    """Do the work for so many, from one to another; where it is much, threads share them."""
-    threads = min(THREADS_MAX, os.cpu_count() or 1) if is_large else 1
-    edges = np.linspace(0, count, threads + 1).astype(int).tolist()
-    if len(edges) == 2:
-        return [work(0, count)]
-    with ThreadPoolExecutor(len(edges) - 1, thread_name_prefix="headgate-index") as pool:
-        return list(pool.map(work, edges[:-1], edges[1:]))
-
-
 def make_indexes(tables: Iterable[TableRows]) -> None:
     """Make the declared indexes of all these tables, several at a time."""
     found = [ordered_index(rows, one) for rows in tables for one in rows.table.index]
@@ -247,101 +244,9 @@ def make_indexes(tables: Iterable[TableRows]) -> None:
             list(pool.map(OrderedIndex.ready, found))
 
 
-def order_words(values: np.ndarray, kind: ColumnType) -> np.ndarray:
-    """Stored values of a column as words to be ordered by, as entries.order_word makes them."""
-    if kind.kind not in ("float", "double"):
-        return values.astype(np.int64)
-    last = np.int64(0x7FFFFFFFFFFFFFFF)
-    width, bits = (np.int32, 0x7FFFFFFF) if kind.kind == "float" else (np.int64, last)
-    plain = np.where(values == 0, np.zeros_like(values), values)  # -0.0 is 0.0
-    words = np.ascontiguousarray(plain).view(width).astype(np.int64)
-    words = np.where(words < 0, words ^ np.int64(bits), words)
-    return np.where(np.isnan(values), last, words)
-
-
 def _ranks(codes: np.ndarray, pool: StringPool) -> np.ndarray:
     """For each code the place of its text among those there are."""
     known, places = np.unique(codes, return_inverse=True)
     ranks = np.empty(len(known), np.int64)
     ranks[pc.sort_indices(pool.texts(known).cast(pa.binary())).to_numpy()] = np.arange(len(known))
     return ranks[places]
-
-
-def sort_slots(column: np.ndarray, order: Slots, spare: Slots) -> tuple[Slots, Slots]:
-    """Sort slots by a column, those of equal values as they were; returns both arrays again."""
-    values = np.empty(len(order), np.int64)
-    is_sorted, least, greatest = _gather(column, order, values)
-    if is_sorted:
-        return order, spare
-    others, bits = np.empty_like(values), (int(greatest) - int(least)).bit_length()
-    if bits <= SLOT_BITS:
-        return _sort_packed(values, others, int(least), bits, order), spare
-    values -= least  # may wrap around: the difference counts as a number without a sign
-    for shift in range(0, bits, DIGIT_BITS):
-        _sort_digit(values.view(np.uint64), others.view(np.uint64), shift, order, spare)
-        order, spare, values, others = spare, order, others, values
-    return order, spare
-
-
-def _sort_packed(
-    values: np.ndarray, others: np.ndarray, least: int, bits: int, order: Slots
-) -> Slots:
-    """The same where a value and its slot go into one word: so half as much has to be moved."""
-    _pack(values, least, order)
-    for shift in range(SLOT_BITS, SLOT_BITS + bits, DIGIT_BITS):
-        _sort_words(values.view(np.uint64), others.view(np.uint64), shift)
-        values, others = others, values
-    order[:] = values & ((1 << SLOT_BITS) - 1)
-    return order
-
-
-@numba.njit(cache=True, nogil=True)
-def _pack(values: np.ndarray, least: int, order: Slots) -> None:
-    for place in range(len(values)):
-        values[place] = (values[place] - least) << SLOT_BITS | order[place]
-
-
-@numba.njit(cache=True, nogil=True)
-def _sort_words(words: np.ndarray, others: np.ndarray, shift: int) -> None:
-    """Sort words by one digit into the other array."""
-    mask, places = np.uint64((1 << DIGIT_BITS) - 1), np.zeros((1 << DIGIT_BITS) + 1, np.int64)
-    for word in words:
-        places[np.int64((word >> np.uint64(shift)) & mask) + 1] += 1
-    for digit in range(1, len(places)):
-        places[digit] += places[digit - 1]
-    for word in words:
-        mine = np.int64((word >> np.uint64(shift)) & mask)
-        others[places[mine]] = word
-        places[mine] += 1
-
-
-@numba.njit(cache=True, nogil=True)
-def _gather(column: np.ndarray, order: Slots, out: np.ndarray) -> tuple[bool, int, int]:
-    """The values in this order; whether they ascend, the least and the greatest of them."""
-    if len(order) == 0:
-        return True, 0, 0
-    before = least = greatest = column[order[0]]
-    is_sorted = True
-    for place in range(len(order)):
-        value = column[order[place]]
-        out[place] = value
-        is_sorted &= before <= value
-        least, greatest, before = min(least, value), max(greatest, value), value
-    return is_sorted, least, greatest
-
-
-@numba.njit(cache=True, nogil=True)
-def _sort_digit(
-    values: np.ndarray, others: np.ndarray, shift: int, order: Slots, spare: Slots
-) -> None:
-    """Sort values and their slots by one digit into the other arrays."""
-    mask, places = np.uint64((1 << DIGIT_BITS) - 1), np.zeros((1 << DIGIT_BITS) + 1, np.int64)
-    for place in range(len(values)):
-        places[np.int64((values[place] >> np.uint64(shift)) & mask) + 1] += 1
-    for digit in range(1, len(places)):
-        places[digit] += places[digit - 1]
-    for place in range(len(values)):
-        mine = np.int64((values[place] >> np.uint64(shift)) & mask)
-        target = places[mine]
-        others[target], spare[target] = values[place], order[place]
-        places[mine] = target + 1

@@ -22,8 +22,8 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from headgate.state.compiled import linked, numba
-from headgate.state.entries import DOUBLE, SINGLE, WHOLE, double_order
 from headgate.state.layout import HEADER_ALIVE, HEADER_EPOCH_SHIFT
+from headgate.state.order_words import DOUBLE, SINGLE, WHOLE, double_order
 from headgate.state.words import set_word as put
 from headgate.state.words import word_at as get
 

@@ -1,13 +1,17 @@
 """The tree: the entries of an ordered index, compiled: a B+tree in one array of words.
 
-An entry is some words to be ordered by and the slot of its row. Nodes have one size; in a leaf an
-entry is followed by its slot, in an inner node by the number of the child whose entries begin
-there. Leaves are linked both ways. No entry is twice: their last words are the key of a row.
+An entry is some words to be ordered by and the slot of its row. Nodes have one size; in a leaf each
+entry has its slot, in an inner node the number of the child whose entries begin there. Leaves are
+linked both ways, and all nodes know their parents. No entry is twice: their last words are the key
+of a row.
 
-Most of what a change costs is the way down, once to where an entry was and once to where it goes.
-So who keeps the tree may remember the leaf of an entry (`hint`), and look for the leaf of another
-one some changes ahead (`leaf_of`), so that memory is on the way meanwhile. Neither has to be right
-when it is used: a leaf says itself whether an entry is in it, or belongs between those that are.
+By slot, `leaves` has the leaf that an entry is in. So one is taken out without its words, and rows
+may have changed before. But nothing is compared while an entry is misplaced.
+
+A tree that is made of rows as they are has the slots in their order only, and the nodes above the
+leaves. A leaf is frozen until somebody needs it: then it gets the words that its rows say. They may
+say something else than when the tree was made: so all entries of rows that changed leave the tree
+before any of them comes in again, and none is compared before that (see entries.catch_up).
 
 The words are compared where they stand, never in the rows: these may be half changed while entries
 move. Invariant: kernels never allocate. Whoever inserts sees to it before that there are nodes
@@ -25,28 +29,33 @@ import numpy as np
 from numba.core import types
 
 from headgate.state.characters import compare_texts
-from headgate.state.compiled import linked, prefetch_to_write
+from headgate.state.compiled import linked, prefetch, prefetch_to_write
+from headgate.state.order_words import read_entry
+from headgate.state.words import half_at, set_half
 from headgate.state.words import set_word as put
 from headgate.state.words import word_at as get
 
 # A symbol, not a pointer, so that kernels that use it can be cached on disk.
 _move_bytes = types.ExternalFunction("memmove", types.int64(types.int64, types.int64, types.int64))
 CAPACITY = 30  # entries of a node
+FILLED = CAPACITY - CAPACITY // 6  # at first; a sixth is empty, so that the next inserts split few
 LEVELS_MAX = 24
 # The words at the begin of the array.
 WIDTH, ROOT, HEIGHT, FREE, FREE_COUNT, USED, ROOM, ENTRIES, TEXTS, REACH = range(10)
-PATH = 16  # by level: a node and a place in it
+# Where the rows are, what words they say, the leaves by slot; the slots in the order of the frozen
+# leaves, and how many; how often all that changed has been brought forward. See OrderedIndex.bind.
+ROWS, ROW_WORDS, RECIPE, LEAVES, ORDER, FROZEN_COUNT, ROUND = range(10, 17)
 WORDS_MAX = 16  # of an entry
-FRESH = PATH + 2 * LEVELS_MAX  # room for the words of an entry, and of one to come
+FRESH = 17  # room for the words of an entry, and of one to come
 COMING = FRESH + WORDS_MAX
 TARGETS = COMING + WORDS_MAX  # the leaves of those to come
 TARGETS_MAX = 16
 HEADER_WORDS = TARGETS + TARGETS_MAX
-# The words of a node before its entries. A node that was given back has none of these, but for a
-# root that had one child: so a hint may name any node, if what is no leaf is passed by.
-COUNT, NEXT, PREVIOUS, KIND = range(4)
-NODE_WORDS = 4
-LEAF, INNER = range(2)
+# The words of a node before its slots or children, behind which its entries stand. A node that was
+# given back has no entries. THAWED is the round in which a leaf got its words.
+COUNT, NEXT, PREVIOUS, KIND, PARENT, THAWED = range(6)
+NODE_WORDS = 6
+FROZEN, LEAF, INNER = range(3)
 NONE = -1
 LINE_BYTES = 64  # of a cache
 
@@ -62,7 +71,8 @@ def empty_tree(width: int, nodes: int, texts: int = 0, reach: int = 0) -> np.nda
     tree = np.zeros(HEADER_WORDS + nodes * node_words(width), np.int64)
     tree[[WIDTH, ROOT, HEIGHT, FREE, USED, ROOM, TEXTS]] = width, 0, 1, NONE, 1, nodes, texts
     tree[REACH] = reach
-    tree[HEADER_WORDS + NEXT] = tree[HEADER_WORDS + PREVIOUS] = NONE
+    root = tree[HEADER_WORDS:]
+    root[[NEXT, PREVIOUS, KIND, PARENT]] = NONE, NONE, LEAF, NONE
     return tree
 
 
@@ -102,8 +112,45 @@ def node_at(tree: int, node: int) -> Any:
 
 @linked
 def entry_at(tree: int, node: int, place: int) -> Any:
-    """The address of an entry of a node, itself given by its address."""
-    return node + 8 * (NODE_WORDS + place * (get(tree, WIDTH) + 1))
+    """The address of the words of an entry of a node, itself given by its address."""
+    return node + 8 * (NODE_WORDS + CAPACITY + place * get(tree, WIDTH))
+
+
+@linked
+def value_at(node: int, place: int) -> Any:
+    """The slot, or the child, of an entry of a node."""
+    return get(node, NODE_WORDS + place)
+
+
+@linked
+def thawed(tree: int, number: int) -> Any:
+    """The address of a node that has its words, if it did not have them before."""
+    node = node_at(tree, number)
+    if get(node, KIND) == FROZEN:
+        _thaw(tree, node, number)
+    return node
+
+
+@linked
+def _thaw(tree: int, node: int, number: int) -> None:
+    """Let a leaf have the words that its rows say now."""
+    width, rows, row_bytes = get(tree, WIDTH), get(tree, ROWS), 8 * get(tree, ROW_WORDS)
+    order, total, recipe = get(tree, ORDER), get(tree, FROZEN_COUNT), get(tree, RECIPE)
+    first = number * FILLED
+    count = min(FILLED, total - first)
+    for place in range(count):
+        prefetch(rows + row_bytes * half_at(order, first + place))
+    for place in range(count):
+        slot = half_at(order, first + place)
+        put(node, NODE_WORDS + place, slot)
+        read_entry(width, recipe, rows + row_bytes * slot, entry_at(tree, node, place))
+    leaves = (total + FILLED - 1) // FILLED
+    put(node, COUNT, count)
+    put(node, NEXT, number + 1 if number + 1 < leaves else NONE)
+    put(node, PREVIOUS, number - 1)
+    put(node, PARENT, leaves + number // FILLED if leaves > 1 else NONE)
+    put(node, THAWED, get(tree, ROUND))
+    put(node, KIND, LEAF)
 
 
 @linked
@@ -117,7 +164,7 @@ def _place(tree: int, node: int, words: int, count: int, behind: int) -> Any:
     # An entry has a second word, for the key is behind its columns, unless it is by the key alone.
     has_second = count > 1 and get(tree, TEXTS) & 2 == 0
     second = get(words, 1) if has_second else 0
-    base, step = entry_at(tree, node, 0), 8 * (get(tree, WIDTH) + 1)
+    base, step = entry_at(tree, node, 0), 8 * get(tree, WIDTH)
     while first < last:
         middle = (first + last) >> 1
         spot = base + step * middle
@@ -173,10 +220,11 @@ def move(source: int, target: int, words: int) -> None:
 def _open(tree: int, node: int, place: int, words: int, value: int) -> None:
     """Put an entry at a place of a node that is not full."""
     width, count = get(tree, WIDTH), get(node, COUNT)
-    spot = entry_at(tree, node, place)
-    move(spot, spot + 8 * (width + 1), (count - place) * (width + 1))
+    spot, value_spot = entry_at(tree, node, place), node + 8 * (NODE_WORDS + place)
+    move(spot, spot + 8 * width, (count - place) * width)
+    move(value_spot, value_spot + 8, count - place)
     move(words, spot, width)
-    put(spot, width, value)
+    put(value_spot, 0, value)
     put(node, COUNT, count + 1)
 
 
@@ -184,31 +232,49 @@ def _open(tree: int, node: int, place: int, words: int, value: int) -> None:
 def _close(tree: int, node: int, place: int) -> None:
     """Take the entry at a place of a node out."""
     width, count = get(tree, WIDTH), get(node, COUNT)
-    spot = entry_at(tree, node, place)
-    move(spot + 8 * (width + 1), spot, (count - place - 1) * (width + 1))
+    spot, value_spot = entry_at(tree, node, place), node + 8 * (NODE_WORDS + place)
+    move(spot + 8 * width, spot, (count - place - 1) * width)
+    move(value_spot + 8, value_spot, count - place - 1)
     put(node, COUNT, count - 1)
 
 
 @linked
-def _split(tree: int, parent: int, place: int, is_leaf: int) -> None:
+def place_of(node: int, value: int) -> Any:
+    """The place of a slot, or of a child, in the node that has it."""
+    place = 0
+    while value_at(node, place) != value:
+        place += 1
+    return place
+
+
+@linked
+def _split(tree: int, parent: int, place: int) -> None:
     """Give half of a full child to a new node behind it; the parent is not full."""
-    width = get(tree, WIDTH)
-    number, new = get(entry_at(tree, parent, place), width), _take(tree)
+    width, above = get(tree, WIDTH), node_at(tree, parent)
+    number, new = value_at(above, place), _take(tree)
     child, other = node_at(tree, number), node_at(tree, new)
     half = get(child, COUNT) >> 1
     moved = get(child, COUNT) - half
-    move(entry_at(tree, child, half), entry_at(tree, other, 0), moved * (width + 1))
+    move(entry_at(tree, child, half), entry_at(tree, other, 0), moved * width)
+    move(child + 8 * (NODE_WORDS + half), other + 8 * NODE_WORDS, moved)
     put(child, COUNT, half)
     put(other, COUNT, moved)
-    put(other, KIND, LEAF if is_leaf else INNER)
-    if is_leaf:
+    put(other, KIND, get(child, KIND))
+    put(other, PARENT, parent)
+    put(other, THAWED, get(child, THAWED))
+    if get(child, KIND) == LEAF:
         after = get(child, NEXT)
         put(other, NEXT, after)
         put(other, PREVIOUS, number)
         put(child, NEXT, new)
         if after != NONE:
-            put(node_at(tree, after), PREVIOUS, new)
-    _open(tree, parent, place + 1, entry_at(tree, other, 0), new)
+            put(thawed(tree, after), PREVIOUS, new)
+        for one in range(moved):
+            set_half(get(tree, LEAVES), value_at(other, one), new + 1)
+    else:
+        for one in range(moved):
+            put(thawed(tree, value_at(other, one)), PARENT, new)
+    _open(tree, above, place + 1, entry_at(tree, other, 0), new)
 
 
 @linked
@@ -218,7 +284,9 @@ def _raise_root(tree: int) -> None:
     root = node_at(tree, new)
     put(root, COUNT, 0)
     put(root, KIND, INNER)
+    put(root, PARENT, NONE)
     _open(tree, root, 0, entry_at(tree, node_at(tree, old), 0), old)
+    put(node_at(tree, old), PARENT, new)
     put(tree, ROOT, new)
     put(tree, HEIGHT, get(tree, HEIGHT) + 1)
 
@@ -227,40 +295,45 @@ def _raise_root(tree: int) -> None:
 
 
 @linked
-def insert(tree: int, words: int, slot: int) -> Any:
-    """Add an entry that is not there; returns its leaf."""
+def insert(tree: int, words: int, slot: int) -> None:
+    """Add an entry that is not there."""
     width, number = get(tree, WIDTH), get(tree, ROOT)
-    if get(node_at(tree, number), COUNT) == CAPACITY:
+    if get(thawed(tree, number), COUNT) == CAPACITY:
         _raise_root(tree)
         number = get(tree, ROOT)
-    for level in range(get(tree, HEIGHT) - 1, 0, -1):
+    for _ in range(get(tree, HEIGHT) - 1):
         node = node_at(tree, number)
         place = max(_place(tree, node, words, width, 1) - 1, 0)
-        if get(node_at(tree, get(entry_at(tree, node, place), width)), COUNT) == CAPACITY:
-            _split(tree, node, place, level == 1)
+        if get(thawed(tree, value_at(node, place)), COUNT) == CAPACITY:
+            _split(tree, number, place)
             if compare(tree, entry_at(tree, node, place + 1), words, width) <= 0:
                 place += 1
-        number = get(entry_at(tree, node, place), width)
+        number = value_at(node, place)
     node = node_at(tree, number)
-    _open(tree, node, _place(tree, node, words, width, 0), words, slot)
-    put(tree, ENTRIES, get(tree, ENTRIES) + 1)
-    return number
+    _enter(tree, number, _place(tree, node, words, width, 0), words, slot)
 
 
 @linked
-def insert_at(tree: int, leaf: int, words: int, slot: int) -> Any:
+def _enter(tree: int, leaf: int, place: int, words: int, slot: int) -> None:
+    _open(tree, node_at(tree, leaf), place, words, slot)
+    set_half(get(tree, LEAVES), slot, leaf + 1)
+    put(tree, ENTRIES, get(tree, ENTRIES) + 1)
+
+
+@linked
+def insert_at(tree: int, leaf: int, words: int, slot: int) -> None:
     """The same where it belongs between the entries of a leaf, of which no other node has to know;
-    else it looks for another leaf."""
+    else it looks for another leaf. Any node may be named."""
     width, node = get(tree, WIDTH), node_at(tree, leaf)
     count = get(node, COUNT) if leaf != NONE and get(node, KIND) == LEAF else 0
     if count == 0 or count == CAPACITY:
-        return insert(tree, words, slot)
+        insert(tree, words, slot)
+        return
     place = _place(tree, node, words, width, 0)
     if place == 0 or place == count:
-        return insert(tree, words, slot)
-    _open(tree, node, place, words, slot)
-    put(tree, ENTRIES, get(tree, ENTRIES) + 1)
-    return leaf
+        insert(tree, words, slot)
+    else:
+        _enter(tree, leaf, place, words, slot)
 
 
 @linked
@@ -270,7 +343,7 @@ def leaf_of(tree: int, words: int) -> Any:
     for _ in range(get(tree, HEIGHT) - 1):
         node = node_at(tree, number)
         place = max(_place(tree, node, words, width, 1) - 1, 0)
-        number = get(entry_at(tree, node, place), width)
+        number = value_at(node, place)
     ask_for_leaf(tree, number)
     return number
 
@@ -284,106 +357,67 @@ def ask_for_leaf(tree: int, leaf: int) -> None:
 
 
 @linked
-def remove(tree: int, words: int) -> Any:
-    """Take an entry out; returns its slot, -1 when it is not there."""
-    width, number = get(tree, WIDTH), get(tree, ROOT)
-    path = tree + 8 * PATH
-    for level in range(get(tree, HEIGHT) - 1, 0, -1):
-        node = node_at(tree, number)
-        place = max(_place(tree, node, words, width, 1) - 1, 0)
-        put(path, 2 * level, number)
-        put(path, 2 * level + 1, place)
-        number = get(entry_at(tree, node, place), width)
-    node = node_at(tree, number)
-    place = _place(tree, node, words, width, 0)
-    spot = entry_at(tree, node, place)
-    if place == get(node, COUNT) or compare(tree, spot, words, width) != 0:
-        return NONE
-    slot = get(spot, width)
-    _close(tree, node, place)
+def leaf_with(tree: int, slot: int) -> Any:
+    """The leaf that has the entry of a slot, or NONE."""
+    return half_at(get(tree, LEAVES), slot) - 1
+
+
+@linked
+def remove(tree: int, slot: int) -> Any:
+    """Take the entry of a slot out; returns whether there was one."""
+    leaf = leaf_with(tree, slot)
+    if leaf == NONE:
+        return False
+    node = thawed(tree, leaf)
+    _close(tree, node, place_of(node, slot))
+    set_half(get(tree, LEAVES), slot, 0)
     put(tree, ENTRIES, get(tree, ENTRIES) - 1)
     if get(node, COUNT) == 0:
-        _leave(tree, number)
-    return slot
+        _leave(tree, leaf)
+    return True
 
 
 @linked
-def _located(tree: int, words: int, hint: int) -> tuple[int, int]:
-    """The leaf of an entry and its place in it; NONE when it is not there. The hint is the leaf
-    that it was in, half of which may have gone to the next one since."""
-    width = get(tree, WIDTH)
-    for step in range(3):
-        if hint == NONE or step == 2:  # neither there nor in the next one
-            hint = leaf_of(tree, words)
-        node = node_at(tree, hint)
-        if get(node, KIND) == LEAF:
-            place = _place(tree, node, words, width, 0)
-            is_inside = place < get(node, COUNT)
-            if is_inside and compare(tree, entry_at(tree, node, place), words, width) == 0:
-                return hint, place
-        hint = get(node, NEXT) if get(node, KIND) == LEAF else NONE
-    return NONE, 0
-
-
-@linked
-def take_out(tree: int, words: int, hint: int) -> None:
-    """As `remove`, with a hint."""
-    leaf, place = _located(tree, words, hint)
-    _take_out(tree, leaf, place, words)
-
-
-@linked
-def _take_out(tree: int, leaf: int, place: int, words: int) -> None:
-    if leaf == NONE or get(node_at(tree, leaf), COUNT) == 1:
-        remove(tree, words)  # its leaf goes, too
-    else:
-        _close(tree, node_at(tree, leaf), place)
-        put(tree, ENTRIES, get(tree, ENTRIES) - 1)
-
-
-@linked
-def exchange(tree: int, words: int, hint: int, fresh: int, target: int, slot: int) -> Any:
-    """Let an entry have other words; returns the leaf that it is in then. Both leaves are hints.
-
-    It stays in its leaf where it comes no earlier than the first entry of it and no later than the
-    last: no other node has to know.
-    """
-    width, (leaf, place) = get(tree, WIDTH), _located(tree, words, hint)
-    node = node_at(tree, leaf)
-    count = get(node, COUNT) if leaf != NONE else 0
-    is_behind = count > 0 and compare(tree, entry_at(tree, node, 0), fresh, width) <= 0
-    if not is_behind or compare(tree, fresh, entry_at(tree, node, count - 1), width) > 0:
-        _take_out(tree, leaf, place, words)
-        return insert_at(tree, target, fresh, slot)
-    spot, step = entry_at(tree, node, place), 8 * (width + 1)
+def exchange(tree: int, leaf: int, place: int, fresh: int) -> Any:
+    """Let an entry have other words, if it stays in its leaf: where it comes no earlier than the
+    first entry of it and no later than the last, no other node has to know. Returns whether."""
+    width, node = get(tree, WIDTH), node_at(tree, leaf)
+    if compare(tree, entry_at(tree, node, 0), fresh, width) > 0:
+        return False
+    if compare(tree, fresh, entry_at(tree, node, get(node, COUNT) - 1), width) > 0:
+        return False
     goal = _place(tree, node, fresh, width, 0)
+    goal -= goal > place
+    slot, spot = value_at(node, place), entry_at(tree, node, place)
+    value_spot = node + 8 * (NODE_WORDS + place)
     if goal > place:
-        goal -= 1
-        move(spot + step, spot, (goal - place) * (width + 1))
+        move(spot + 8 * width, spot, (goal - place) * width)
+        move(value_spot + 8, value_spot, goal - place)
     else:
-        before = entry_at(tree, node, goal)
-        move(before, before + step, (place - goal) * (width + 1))
+        before, value_before = entry_at(tree, node, goal), node + 8 * (NODE_WORDS + goal)
+        move(before, before + 8 * width, (place - goal) * width)
+        move(value_before, value_before + 8, place - goal)
     move(fresh, entry_at(tree, node, goal), width)
-    put(entry_at(tree, node, goal), width, slot)
-    return leaf
+    put(node, NODE_WORDS + goal, slot)
+    return True
 
 
 @linked
 def _leave(tree: int, leaf: int) -> None:
-    """Give back a leaf without entries, at the end of the path, and all that is empty then."""
-    path, number, level = tree + 8 * PATH, leaf, 1
-    if get(tree, HEIGHT) > 1:
+    """Give back a leaf without entries, and all that is empty then."""
+    number = leaf
+    if number != get(tree, ROOT):
         node = node_at(tree, leaf)
         before, after = get(node, PREVIOUS), get(node, NEXT)
         if before != NONE:
-            put(node_at(tree, before), NEXT, after)
+            put(thawed(tree, before), NEXT, after)
         if after != NONE:
-            put(node_at(tree, after), PREVIOUS, before)
-    while level < get(tree, HEIGHT) and get(node_at(tree, number), COUNT) == 0:
+            put(thawed(tree, after), PREVIOUS, before)
+    while number != get(tree, ROOT) and get(node_at(tree, number), COUNT) == 0:
+        above = get(node_at(tree, number), PARENT)
         _give_back(tree, number)
-        number = get(path, 2 * level)
-        _close(tree, node_at(tree, number), get(path, 2 * level + 1))
-        level += 1
+        _close(tree, node_at(tree, above), place_of(node_at(tree, above), number))
+        number = above
     root = node_at(tree, get(tree, ROOT))
     if get(root, COUNT) == 0:  # all is gone: the root is an empty leaf again
         put(root, NEXT, NONE)
@@ -392,10 +426,11 @@ def _leave(tree: int, leaf: int) -> None:
         put(tree, HEIGHT, 1)
     while get(tree, HEIGHT) > 1 and get(root, COUNT) == 1:
         old = get(tree, ROOT)
-        put(tree, ROOT, get(entry_at(tree, root, 0), get(tree, WIDTH)))
+        put(tree, ROOT, value_at(root, 0))
         put(tree, HEIGHT, get(tree, HEIGHT) - 1)
         _give_back(tree, old)
-        root = node_at(tree, get(tree, ROOT))
+        root = thawed(tree, get(tree, ROOT))
+        put(root, PARENT, NONE)
 
 
 # --- ranges ---------------------------------------------------------------------------------------
@@ -407,12 +442,12 @@ def _find(tree: int, words: int, count: int, behind: int) -> Any:
 
     The place may be behind the last entry of the leaf.
     """
-    width, number = get(tree, WIDTH), get(tree, ROOT)
+    number = get(tree, ROOT)
     for _ in range(get(tree, HEIGHT) - 1):
         node = node_at(tree, number)
         place = max(_place(tree, node, words, count, behind) - 1, 0)
-        number = get(entry_at(tree, node, place), width)
-    return number, _place(tree, node_at(tree, number), words, count, behind)
+        number = value_at(node, place)
+    return number, _place(tree, thawed(tree, number), words, count, behind)
 
 
 @linked
@@ -428,10 +463,10 @@ def scan(
         return 0
     if descending:
         return _scan_back(tree, low, high, count, limit, out, room)
-    width, found = get(tree, WIDTH), 0
+    found = 0
     number, place = _find(tree, low, count, 0)
     while number != NONE and found != limit:
-        node = node_at(tree, number)
+        node = thawed(tree, number)
         # All of a leaf is in the range when its last entry is.
         last = get(node, COUNT)
         if last > place and compare(tree, entry_at(tree, node, last - 1), high, count) > 0:
@@ -441,7 +476,7 @@ def scan(
             number = get(node, NEXT)
         while place < last and found != limit:
             if found < room:
-                put(out, found, get(entry_at(tree, node, place), width))
+                put(out, found, value_at(node, place))
             found += 1
             place += 1
         place = 0
@@ -451,10 +486,10 @@ def scan(
 @linked
 def _scan_back(tree: int, low: int, high: int, count: int, limit: int, out: int, room: int) -> Any:
     """The same from the highest on."""
-    width, found = get(tree, WIDTH), 0
+    found = 0
     number, place = _find(tree, high, count, 1)
     while number != NONE and found != limit:
-        node = node_at(tree, number)
+        node = thawed(tree, number)
         first = 0
         if place > 0 and compare(tree, entry_at(tree, node, 0), low, count) < 0:
             first = _place(tree, node, low, count, 0)
@@ -464,8 +499,8 @@ def _scan_back(tree: int, low: int, high: int, count: int, limit: int, out: int,
         while place > first and found != limit:
             place -= 1
             if found < room:
-                put(out, found, get(entry_at(tree, node, place), width))
+                put(out, found, value_at(node, place))
             found += 1
         if number != NONE:
-            place = get(node_at(tree, number), COUNT)
+            place = get(thawed(tree, number), COUNT)
     return found

@@ -15,7 +15,8 @@ import numpy as np
 from headgate.errors import InvariantError
 from headgate.state import trail as trails
 from headgate.state.layout import HEADER_ALIVE, HEADER_RELEASED
-from headgate.state.ordered import KINDS, address
+from headgate.state.order_words import KINDS
+from headgate.state.ordered import address
 from headgate.state.row_history import NUMBER, TIME, RowHistory, versions_of
 from headgate.state.rows import TableRows
 from headgate.state.spaces import Slots

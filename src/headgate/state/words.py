@@ -1,4 +1,4 @@
-"""Words: int64 words and bytes of memory by their address, as compiled code reads and writes them.
+"""Words: int64 words, halves of them and bytes by their address, as compiled code has them.
 
 The ways to see a word that another thread writes are here, too: such loads acquire and such stores
 release, so whoever sees the word also sees all that was written before it.
@@ -12,7 +12,7 @@ from llvmlite import ir as llvm
 from numba.core import types
 from numba.extending import intrinsic
 
-_BYTE, _I64 = llvm.IntType(8), llvm.IntType(64)
+_BYTE, _I32, _I64 = llvm.IntType(8), llvm.IntType(32), llvm.IntType(64)
 
 # A symbol, not a pointer, so that kernels that use it can be cached on disk.
 give_way = types.ExternalFunction("sched_yield", types.intc())
@@ -85,6 +85,34 @@ def swap_if(typing_context: Any, address: Any, place: Any, expected: Any, value:
         return builder.extract_value(pair, 1)
 
     return types.boolean(types.int64, types.int64, types.int64, types.int64), generate
+
+
+# --- halves ---------------------------------------------------------------------------------------
+
+
+def _half(builder: Any, address: Any, place: Any) -> Any:
+    at = builder.add(address, builder.mul(place, _I64(4)))
+    return builder.inttoptr(at, _I32.as_pointer())
+
+
+@intrinsic
+def half_at(typing_context: Any, address: Any, place: Any) -> Any:
+    """The half of a word number `place` from an address on, which has a sign."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.sext(builder.load(_half(builder, args[0], args[1])), _I64)
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@intrinsic
+def set_half(typing_context: Any, address: Any, place: Any, value: Any) -> Any:
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        half = builder.trunc(args[2], _I32)
+        builder.store(half, _half(builder, args[0], args[1]))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), generate
 
 
 # --- bytes ----------------------------------------------------------------------------------------
