@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 import headgate as hg
-from headgate.execution import spans
-from headgate.state import ordered
+from headgate.state import ordered, slot_order
 from headgate.state import tree as trees
 from headgate.testing import SerialOracle, difference, results_difference
 from tests.property import shapes
@@ -232,7 +231,8 @@ def test_entries_that_wait_are_brought_forward_before_anybody_looks(
 ) -> None:
     """Small steps stay in their leaf of the tree, large ones leave it, and the rows that changed
     are more than there is room for, or not; a batch without looks leaves all to the next one."""
-    monkeypatch.setattr(spans, "WAITING_MIN", room)
+    monkeypatch.setattr(ordered, "WAITING_MIN", room)
+    monkeypatch.setattr(ordered, "WAITING_MAX", room)
     draw, known = random.Random(room), {"walk": walk, "meet": meet}
     oracle = SerialOracle([walkers], list(known.values()))
     with hg.open(None, tables=[walkers], transactions=list(known.values())) as engine:
@@ -249,6 +249,36 @@ def test_entries_that_wait_are_brought_forward_before_anybody_looks(
             found = engine.run(known, given, route_by="kind")
             assert results_difference(found, wanted) is None
         assert difference(engine, oracle) is None
+
+
+def test_a_tree_is_made_anew_while_a_batch_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most rows wait when there is no more room, and some aborted just before or after that."""
+    monkeypatch.setattr(ordered, "WAITING_MIN", 9000)
+    draw, known, made = random.Random(2), {"walk": walk, "meet": meet}, []
+    rows = [{"id": key, "n": key % 400} for key in range(12_000)]
+    oracle = SerialOracle([walkers], list(known.values()))
+    oracle.load(walkers, rows)
+    rebuild, relieve = ordered.OrderedIndex._rebuild, ordered.OrderedIndex.relieve
+
+    def relieved(self: Any, changes: int) -> None:
+        with monkeypatch.context() as patch:
+            noted = lambda self: made.append(changes) or rebuild(self)  # noqa: E731
+            patch.setattr(ordered.OrderedIndex, "_rebuild", noted)
+            relieve(self, changes)
+
+    monkeypatch.setattr(ordered.OrderedIndex, "relieve", relieved)
+    with hg.open(None, tables=[walkers], transactions=list(known.values())) as engine:
+        engine.load(walkers, rows)
+        for every in (4000, 300):
+            ids = draw.sample(range(12_000), 12_000)
+            given = [{"kind": "walk", "id": one, "by": draw.choice([1, 2, -60])} for one in ids]
+            for place in range(every - 1, 12_000, every):
+                at = draw.randrange(400)
+                given[place] = {"kind": "meet", "id": at + 1, "by": at}
+            wanted = oracle.run(known, given, route_by="kind")
+            assert results_difference(engine.run(known, given, route_by="kind"), wanted) is None
+        assert difference(engine, oracle) is None
+    assert made, "the tree was made anew"
 
 
 # --- opening again --------------------------------------------------------------------------------
@@ -311,14 +341,14 @@ def test_an_index_that_threads_make_together_is_that_of_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rows = [{"id": key * 7 % 1009, "shelf": key * key % 37, "n": 0} for key in range(1000)]
-    monkeypatch.setattr(ordered.os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(slot_order.os, "cpu_count", lambda: 4)
     found = []
     for least in (len(rows) + 1, 1):
         monkeypatch.setattr(ordered, "SHARED_MIN", least)
         with hg.open(None, tables=[parcels], transactions=[]) as engine:
             engine.load(parcels, rows)
             made = ordered.ordered_index(engine._memory.rows["parcels"], parcels.index[0]).ready()
-            nodes = made.tree[trees.NODES :].tolist()
+            nodes = made.tree[trees.HEADER_WORDS :].tolist()
             found.append((nodes, made.leaves.tolist()))
             slots = made.scan([0], [40])
             assert slots.tolist() == sorted(

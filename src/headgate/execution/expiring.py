@@ -164,9 +164,9 @@ class Expiring:
         """Tell where the indexes are that events look into: they move as they grow."""
         self._indexes = []
         for table, record in zip(self.tables, self._records, strict=True):
-            kept = [one.index for one in self._run.indexes if one.is_asked]
-            mine = [one for one in kept if one.index.table == table.name]
-            found = [[address(one.bind())] for one in mine]
+            kept = [one for one in self._run.indexes if one.is_asked]
+            mine = [one for one in kept if one.index.index.table == table.name]
+            found = [[address(one.index.bind()), address(one.waiting)] for one in mine]
             self._indexes.append(self._tell(record, sweeping.INDEXES, found))
 
     # --- what is due --------------------------------------------------------------------------

@@ -116,6 +116,7 @@ class Run:
         running = np.bincount(self.route[self.order]) if program.moving else np.empty(0, np.int64)
         looking = [works[number].signature for number in np.flatnonzero(running).tolist()]
         self.indexes = kept_indexes(program.moving, program.tables, looking)
+        self._is_told = False  # the indexes were, of all that changed
         self.trails = [self._trail(table) for table in program.trailed]
         if expiring is not None:
             expiring.begin(self)
@@ -353,7 +354,11 @@ class Run:
         self.reason.fill(0)  # by the serial loop, only what did not commit gets one
         if self.expiring is not None:
             self.expiring.all()
-            return
+        else:
+            self._all()
+        self._is_told = self.whole is None
+
+    def _all(self) -> None:
         begin = 0
         for stop in self._interpreted_positions:
             self._compiled(begin, stop)
@@ -418,9 +423,9 @@ class Run:
         row = int(self.order[position])
         number = int(self.route[row])
         interpreter = self.program.interpreters[number]
+        for kept in self.indexes:
+            kept.settle()
         if self.indexes and self.arrays:
-            for kept in self.indexes:
-                kept.settle()
             self._refill()  # it has the slots behind those that the kernel has used
         reason = interpreter.run(self.works[number], row, position, self.epoch)
         if self.indexes:
@@ -463,6 +468,8 @@ class Run:
         for more in (extra, self.removed):
             for name, slots in more.items():
                 found[name] = np.concatenate([found.get(name, nothing), np.array(slots, np.int64)])
+        for kept in self.indexes if self._is_told else ():
+            kept.tell(found.get(kept.index.index.table))
         return {name: slots for name, slots in found.items() if len(slots)}
 
     @property

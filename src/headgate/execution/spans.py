@@ -16,14 +16,8 @@ import numpy as np
 
 from headgate.compiling.signature import Signature
 from headgate.state.columns import StoredColumn
-from headgate.state.entries import (
-    WAITING_COUNT,
-    WAITING_DONE,
-    WAITING_FIRST,
-    WAITING_LEFT,
-    WAITING_ROOM,
-    scan_all,
-)
+from headgate.state.entries import WAITING_COUNT, waiting_in
+from headgate.state.entry_looks import scan_all
 from headgate.state.order_words import order_words
 from headgate.state.ordered import OrderedIndex, address, ordered_index
 from headgate.state.ranges import Index, RowRange, bound_sizes
@@ -91,7 +85,6 @@ def spans_of(access: Access, columns: Mapping[str, StoredColumn], events: int) -
 
 
 SLOTS_MIN = 1024
-WAITING_MIN = 4096  # rows that may change before their entries are brought forward
 
 
 def bound_words(access: Access, columns: Mapping[str, StoredColumn], events: int) -> np.ndarray:
@@ -149,32 +142,33 @@ class ReachSpans(Spans):
 
 
 class KeptIndex:
-    """An index that the events of a batch look into and change, and the slots of changed rows
-    whose entries wait to be brought forward. One that no event looks into stays as it is."""
+    """An index that the events of a batch look into and change. One that no event looks into stays
+    as it is: nobody notes what is to be brought forward."""
 
     def __init__(self, index: OrderedIndex, *, is_asked: bool) -> None:
-        self.index = index.ready() if is_asked else index
+        self.index = index.follow_up() if is_asked else index
         self.is_asked = is_asked
-        self.waiting = np.zeros(WAITING_FIRST + WAITING_MIN, np.int64)
-        self.waiting[WAITING_ROOM] = WAITING_MIN if is_asked else 0
+        self._none = waiting_in(0)
+
+    def tell(self, changed: Slots | None) -> None:
+        """All that has changed was noted as it did."""
+        if self.is_asked:
+            self.index.told = changed
+
+    @property
+    def waiting(self) -> np.ndarray:
+        """The rows that have changed since their entries were brought forward."""
+        return self.index.waiting if self.is_asked else self._none
 
     def make_room(self, rows: int) -> None:
         """Room for an event that changes so many rows, and for an entry more."""
-        if not self.is_asked:
-            return
-        self.index.make_room_for(1)
-        if rows > self.waiting[WAITING_ROOM]:
-            larger = np.zeros(WAITING_FIRST + 2 * rows, np.int64)
-            larger[: len(self.waiting)] = self.waiting
-            larger[WAITING_ROOM] = 2 * rows
-            self.waiting = larger
+        if self.is_asked:
+            self.index.relieve(rows)
 
     def settle(self) -> None:
         """Bring all entries forward that wait."""
-        end = WAITING_FIRST + int(self.waiting[WAITING_COUNT])
-        first = WAITING_FIRST + int(self.waiting[WAITING_DONE])
-        self.index.bring_all(self.waiting[first:end])
-        self.waiting[[WAITING_COUNT, WAITING_DONE, WAITING_LEFT]] = 0
+        if self.waiting[WAITING_COUNT]:
+            self.index.bring_all(np.empty(0, np.int64))
 
 
 def kept_indexes(

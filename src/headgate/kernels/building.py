@@ -66,13 +66,13 @@ from headgate.kernels.pointers import (
 )
 from headgate.kernels.serial import STEPS, no_keys
 from headgate.state.compiled import mix, prefetch, prefetch_to_write
-from headgate.state.entries import catch_up, is_full, note_moved
+from headgate.state.entries import is_full, note_moved
+from headgate.state.entry_looks import look
 from headgate.state.layout import STORED, row_layout
 from headgate.state.ranges import Index
 from headgate.state.survey import first_of, last_of
 from headgate.state.table import Access, Constraint, Table
 from headgate.state.trail import is_crowded, note_version
-from headgate.state.tree import scan
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ def _scope(generator: Generator) -> dict[str, Any]:
     scope["texts_at"] = texts_at
     if generator.expiry.is_needed:
         scope |= {name: getattr(sweeping, name) for name in ("note_due", "stir", "sweep")}
-    scope |= {"scan": scan, "note_moved": note_moved, "catch_up": catch_up, "is_full": is_full}
+    scope |= {"look": look, "note_moved": note_moved, "is_full": is_full}
     scope["NoRoom"] = NoRoom
     if generator.windows.tables:
         scope |= {"first_of": first_of, "last_of": last_of}

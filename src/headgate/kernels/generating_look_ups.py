@@ -14,6 +14,7 @@ from headgate.state.table import Access, Table
 
 if TYPE_CHECKING:
     from headgate.kernels.generating import Generator
+from headgate.state.entry_looks import SHORT
 from headgate.state.layout import WORD_BYTES, row_layout
 from headgate.state.ranges import Index, bound_sizes
 
@@ -154,8 +155,8 @@ def find_{number}(entries, mask, words, {keys}):
 # Where no transaction of a program can move a row within the index, ranges are looked up before
 # the batch runs, and a kernel sees them as it sees an `each`. Else a range is dynamic: it is
 # looked up when the event's turn has come. Whoever changes a row notes that at the end of its
-# step, when nothing can undo it any more, and whoever looks into the index brings the entries of
-# such rows forward first. So an event finds exactly the rows as of its turn.
+# step, when nothing can undo it any more, and whoever looks into the index goes through the entries
+# of such rows, too (see state/entries.py). So an event finds exactly the rows as of its turn.
 #
 # All room that a step may need is seen to first: slots, copies, nodes of trees. Where there is
 # too little it raises `NoRoom`, before it has changed anything, and is run again with more.
@@ -280,16 +281,11 @@ class RangeText:
                     moved.setdefault(index, []).append(count)
         lines += [f"if u + {UNDO_SLACK} > get(rooms_0, {UNDO_ROOM}):", "    short = word(1)"]
         for index, counts in moved.items():
-            more = f"is_full(waiting_{index}, {' + '.join(counts)})"
-            lines += [f"if {more}:", f"    if {self._settled(index)} or {more}:"]
-            lines += ["        short = word(1)"]
+            more = f"tree_{index}, waiting_{index}, {' + '.join(counts)}"
+            lines += [f"if is_full({more}):", "    short = word(1)"]
         if ends:
             lines += ["if short == 0:", *("    " + line for line in ends)]
         return self.generator.function(f"ranges_{number}", [*lines, "return short"])
-
-    def _settled(self, index: int) -> str:
-        """The call that brings all entries of an index forward; true where nodes ran short."""
-        return f"catch_up(tree_{index}, waiting_{index})"
 
     def _find(self, place: int, access: Access) -> list[str]:
         span, at = access.span, FIRST_ACCESS + ACCESS_WORDS * place
@@ -304,13 +300,14 @@ class RangeText:
         row = f"words_{self.generator.number(access.table)}"
         row += f" + {8 * self.generator.width(access)} * get(slots_{place}, j)"
         return [
-            f"if {self._settled(index)}:",
-            "    short = word(1)",
             f"first_{place} = {first}",
             f"room = get(rooms_0, {at + SLOTS_ROOM}) - first_{place}",
             f"low = get(rooms_0, {at + BOUNDS}) + {size} * e",
             f"out = slots_{place} + 8 * first_{place}",
-            f"n_{place} = scan({tree}, low, low + {high}, {asked}, out, room)",
+            f"n_{place} = look({tree}, waiting_{index}, low, low + {high}, {asked}, out, room)",
+            f"if n_{place} == {SHORT}:",
+            "    short = word(1)",
+            f"    n_{place} = word(0)",
             f"put(offsets_{place}, 2 * e, first_{place})",
             f"put(offsets_{place}, 2 * e + 1, first_{place} + n_{place})",
             f"if n_{place} > room:",

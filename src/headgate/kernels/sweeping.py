@@ -25,6 +25,7 @@ from headgate.kernels.pointers import get_word as get
 from headgate.kernels.pointers import set_word as put
 from headgate.state.compiled import linked, mix, numba
 from headgate.state.due_rows import NEVER, moment_of
+from headgate.state.entries import take_up
 from headgate.state.layout import HEADER_ALIVE, HEADER_EPOCH_SHIFT, HEADER_EXCHANGED
 from headgate.state.order_words import NULL_SHIFT, NULLABLE, order_word
 from headgate.state.trail import end
@@ -50,13 +51,14 @@ ENTRY, ROW = 3, 2
     REFERENCES, REFERENCE_COUNT, CHILDREN, CHILDREN_COUNT, INDEXES, INDEX_COUNT, TABLE_WORDS,
 ) = range(18)  # fmt: skip
 # Of a unique constraint: its entries. Of a reference: how many children each parent has, and where
-# parents are found. Both: the offsets and kinds of their columns. Of an index: its tree.
+# parents are found. Both: the offsets and kinds of their columns. Of an index: its tree,
+# and what waits.
 UNIQUE_ENTRIES, UNIQUE_MASK, UNIQUE_COLUMNS, UNIQUE_WIDTH, UNIQUE_WORDS = range(5)
 (
     COUNTS, PARENT_ROWS, PARENT_BYTES, PARENT_ENTRIES, PARENT_MASK, PARENT_TABLE,
     PARENT_COLUMNS, PARENT_WIDTH, REFERENCE_WORDS,
 ) = range(9)  # fmt: skip
-INDEX_TREE, INDEX_WORDS = range(2)
+INDEX_TREE, INDEX_WAITING, INDEX_WORDS = range(3)
 
 
 # --- entries --------------------------------------------------------------------------------------
@@ -307,6 +309,7 @@ def _remove(wakes: int, table_number: int, slot: int) -> None:
         end(get(table, TRAIL), slot, epoch)
     for number in range(get(table, INDEX_COUNT)):
         index = get(table, INDEXES) + 8 * INDEX_WORDS * number
+        take_up(get(index, INDEX_TREE), get(index, INDEX_WAITING))
         remove(get(index, INDEX_TREE), slot)
 
 

@@ -22,7 +22,7 @@ from headgate.state.layout import HEADER_ALIVE
 from headgate.state.order_words import kind_of, order_word
 from headgate.state.ordered import address
 from headgate.state.rows import TableRows
-from headgate.state.sorting import sort_slots
+from headgate.state.slot_order import sort_slots
 from headgate.state.spaces import Slots
 from headgate.state.types import BIGINT_MAX
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from headgate.state.compiled import linked, numba, prefetch, prefetch_to_write
 from headgate.state.layout import HEADER_ALIVE
-from headgate.state.order_words import order_word, read_entry
+from headgate.state.order_words import IS_NULL, NULLABLE, order_word, read_entry
 from headgate.state.spaces import Slots
 from headgate.state.tree import (
     COMING,
@@ -33,13 +33,13 @@ from headgate.state.tree import (
     PARENT,
     RECIPE,
     ROOT,
-    ROUND,
+    ROW_COUNT,
     ROW_WORDS,
     ROWS,
     TARGETS,
     TARGETS_MAX,
-    THAWED,
     USED,
+    WAITS,
     WIDTH,
     ask_for_leaf,
     entry_at,
@@ -53,10 +53,10 @@ from headgate.state.tree import (
     node_at,
     place_of,
     remove,
-    scan,
+    take_out,
     thawed,
 )
-from headgate.state.words import half_at
+from headgate.state.words import half_at, set_half
 from headgate.state.words import set_word as put
 from headgate.state.words import word_at as get
 
@@ -85,31 +85,38 @@ def _is_same(tree: int, one: int, other: int) -> Any:
     return True
 
 
-@linked
-def leave(tree: int, slot: int) -> Any:
-    """Let the entry of a slot be gone, but where it is what its row says or can be made so in its
-    leaf; returns whether it has to come in again. Nothing is compared with misplaced entries."""
-    row, fresh, leaf = row_at(tree, slot), tree + 8 * FRESH, leaf_with(tree, slot)
-    is_alive = get(row, 0) & HEADER_ALIVE != 0
-    if leaf == NONE:
-        return is_alive
-    node = thawed(tree, leaf)
-    # What a leaf got in this round may be of rows that had changed already.
-    if is_alive and get(node, THAWED) != get(tree, ROUND):
-        read(tree, row, fresh)
-        place = place_of(node, slot)
-        if _is_same(tree, entry_at(tree, node, place), fresh) or exchange(tree, leaf, place, fresh):
-            return False
-    remove(tree, slot)
-    return is_alive
-
-
 # --- entries that wait ----------------------------------------------------------------------------
-# A batch brings no entry forward before somebody looks into the index: the slots of rows that have
-# changed wait until then. Rows that change often, or that nobody asks for, then cost one word each.
-# The words of `waiting`; a room of 0 is that of an index into which no event of the batch looks.
-WAITING_ROOM, WAITING_COUNT, WAITING_DONE, WAITING_LEFT, WAITING_FIRST = range(5)
+# An entry whose row has changed is not brought forward at once. Whoever changes a row notes its
+# slot (`note_moved`). Whoever looks takes up what was noted: such an entry stays where it is and
+# waits, its slot and the first word that its row says stand in a list of their own, and a look goes
+# through tree and list (entry_looks.py). That is some nanoseconds for a row that changed, and a
+# tenth of one for each that waits at a look; to bring one forward is more than a hundred. So all
+# that wait are brought forward together (`catch_up`), when looks have cost as much as that does, or
+# when they are many.
+#
+# The words of `waiting`: how many slots there is room for, which come first, then their words, then
+# the leaves that they had; how many slots there are, and how many of them have been taken up; how
+# far a `catch_up` came, and whether all have left; what looks have cost since the last one. A room
+# of 0 is that of an index into which no event of the batch looks.
+(WAITING_ROOM, WAITING_COUNT, WAITING_KEPT, WAITING_DONE, WAITING_LEFT, WAITING_SPENT,
+ WAITING_FIRST) = range(7)  # fmt: skip
 WAITING_AHEAD = 4
+# In what a look costs for each that waits, where the first words are compared as they stand.
+TEXT_COST, BRINGING_COST = 16, 256
+REBUILT_MIN = 4096  # when so many wait, and more than one row in so many, the tree is made anew
+REBUILT_SHARE = 8
+
+
+def waiting_in(room: int, before: np.ndarray | None = None) -> np.ndarray:
+    """Room for so many entries that wait, with those that waited before."""
+    waiting = np.zeros(WAITING_FIRST + 3 * room, np.int64)
+    if before is not None:
+        waiting[:WAITING_FIRST] = before[:WAITING_FIRST]
+        count = int(before[WAITING_ROOM])
+        lists = waiting[WAITING_FIRST:].reshape(3, room)
+        lists[:, :count] = before[WAITING_FIRST:].reshape(3, count)
+    waiting[WAITING_ROOM] = room
+    return waiting
 
 
 @linked
@@ -122,59 +129,107 @@ def note_moved(waiting: int, slot: int) -> None:
 
 
 @linked
+def lead_of(tree: int) -> Any:
+    """Which word of an entry the list has: that of the first column. Bounds are never null."""
+    return get(get(tree, RECIPE), 1) & (NULLABLE - 1) == IS_NULL
+
+
+@linked
+def take_up(tree: int, waiting: int) -> None:
+    """Let the entries of all rows that were noted wait, but for those that are what their rows say
+    or can be made so in their leaf."""
+    count, kept = get(waiting, WAITING_COUNT), get(waiting, WAITING_KEPT)
+    slots, lead = waiting + 8 * WAITING_FIRST, 8 * lead_of(tree)
+    words = slots + 8 * get(waiting, WAITING_ROOM)
+    homes, leaves, fresh = (
+        words + 8 * get(waiting, WAITING_ROOM),
+        get(tree, LEAVES),
+        tree + 8 * FRESH,
+    )
+    for number in range(kept, count):
+        slot, far = get(slots, number), get(slots, min(number + AHEAD, count - 1))
+        prefetch_to_write(leaves + 4 * far)
+        prefetch(row_at(tree, far))
+        home, row = half_at(leaves, slot), row_at(tree, slot)
+        is_alive = get(row, 0) & HEADER_ALIVE != 0
+        if home == 0 and not is_alive:
+            continue
+        read(tree, row, fresh)
+        if home < 0:
+            put(words, -1 - home, get(fresh + lead, 0))
+        elif home == 0 or not is_alive or not _can_stay(tree, slot, home - 1):
+            put(slots, kept, slot)
+            put(words, kept, get(fresh + lead, 0))
+            put(homes, kept, home)
+            kept += 1
+            set_half(leaves, slot, -kept)
+    put(waiting, WAITING_COUNT, kept)
+    put(waiting, WAITING_KEPT, kept)
+    put(tree, WAITS, kept)
+
+
+@linked
+def _can_stay(tree: int, slot: int, leaf: int) -> Any:
+    """Whether the entry of a slot is what its row says, or has been made so in its leaf."""
+    node, fresh = node_at(tree, leaf), tree + 8 * FRESH
+    if get(node, KIND) == FROZEN:
+        return False
+    place = place_of(node, slot)
+    return _is_same(tree, entry_at(tree, node, place), fresh) or exchange(tree, leaf, place, fresh)
+
+
+@linked
 def catch_up(tree: int, waiting: int) -> Any:
     """Bring all entries forward that wait; returns whether nodes ran short before the last: then it
-    goes on from there. First all that are misplaced leave, then they come in again."""
-    if get(waiting, WAITING_COUNT) == 0:
-        return False
-    slots = waiting + 8 * WAITING_FIRST
+    goes on from there. First all leave that are misplaced, then they come in again."""
     if get(waiting, WAITING_LEFT) == 0:
-        put(waiting, WAITING_COUNT, _leave_all(tree, slots, get(waiting, WAITING_COUNT)))
-        put(waiting, WAITING_LEFT, 1)
-    count = get(waiting, WAITING_COUNT)
-    done = _enter_all(tree, slots, get(waiting, WAITING_DONE), count)
-    put(waiting, WAITING_DONE, done if done < count else 0)
-    if done < count:
-        return True
-    put(waiting, WAITING_COUNT, 0)
-    put(waiting, WAITING_LEFT, 0)
-    put(tree, ROUND, get(tree, ROUND) + 1)
-    return False
+        take_up(tree, waiting)
+        _take_all_out(tree, waiting)
+    done = _enter_all(tree, waiting, get(waiting, WAITING_DONE))
+    is_done = done == get(waiting, WAITING_KEPT)
+    put(waiting, WAITING_DONE, 0 if is_done else done)
+    if is_done:
+        for word in (WAITING_COUNT, WAITING_KEPT, WAITING_LEFT, WAITING_SPENT):
+            put(waiting, word, 0)
+    return not is_done
 
 
 @linked
-def _leave_all(tree: int, slots: int, count: int) -> Any:
-    """Let entries leave; those that have to come in again are the first then. Returns how many."""
-    left = 0
-    for place in range(count):
-        far = get(slots, min(place + 4 * WAITING_AHEAD, count - 1))
-        prefetch(get(tree, LEAVES) + 4 * far)
-        prefetch(row_at(tree, far))
-        near = leaf_with(tree, get(slots, min(place + 2 * WAITING_AHEAD, count - 1)))
-        if near != NONE:
-            ask_for_leaf(tree, near)
-        slot = get(slots, place)
-        put(slots, left, slot)
-        left += leave(tree, slot)
-    return left
+def _take_all_out(tree: int, waiting: int) -> None:
+    """Let all entries that wait leave the tree."""
+    slots, count = waiting + 8 * WAITING_FIRST, get(waiting, WAITING_KEPT)
+    homes = slots + 16 * get(waiting, WAITING_ROOM)
+    for number in range(count):
+        ahead = get(homes, min(number + 2 * WAITING_AHEAD, count - 1))
+        if ahead > 0:
+            ask_for_leaf(tree, ahead - 1)
+        slot, home = get(slots, number), get(homes, number)
+        if home > 0:
+            take_out(tree, slot, home - 1)
+        else:
+            set_half(get(tree, LEAVES), slot, 0)
+    put(tree, WAITS, 0)
+    put(waiting, WAITING_LEFT, 1)
 
 
 @linked
-def _enter_all(tree: int, slots: int, first: int, count: int) -> Any:
-    """Let entries come in from place `first` on; returns the place where nodes ran short."""
-    mask = TARGETS_MAX - 1
-    for place in range(first, min(first + WAITING_AHEAD, count)):
-        put(tree + 8 * TARGETS, place & mask, _target(tree, get(slots, place)))
-    for place in range(first, count):
+def _enter_all(tree: int, waiting: int, first: int) -> Any:
+    """Let entries come in from number `first` on; returns the one where nodes ran short."""
+    mask, targets, fresh = TARGETS_MAX - 1, tree + 8 * TARGETS, tree + 8 * FRESH
+    slots, count = waiting + 8 * WAITING_FIRST, get(waiting, WAITING_KEPT)
+    for number in range(first, min(first + WAITING_AHEAD, count)):
+        put(targets, number & mask, _target(tree, get(slots, number)))
+    for number in range(first, count):
         if is_short(tree, 1):
-            return place
-        target, ahead = get(tree + 8 * TARGETS, place & mask), place + WAITING_AHEAD
+            return number
+        prefetch(row_at(tree, get(slots, min(number + 2 * WAITING_AHEAD, count - 1))))
+        target, ahead = get(targets, number & mask), number + WAITING_AHEAD
         if ahead < count:
-            put(tree + 8 * TARGETS, ahead & mask, _target(tree, get(slots, ahead)))
-        slot = get(slots, place)
-        if leaf_with(tree, slot) == NONE:  # it may be named twice
-            read(tree, row_at(tree, slot), tree + 8 * FRESH)
-            insert_at(tree, target, tree + 8 * FRESH, slot)
+            put(targets, ahead & mask, _target(tree, get(slots, ahead)))
+        slot = get(slots, number)
+        if get(row_at(tree, slot), 0) & HEADER_ALIVE:
+            read(tree, row_at(tree, slot), fresh)
+            insert_at(tree, target, fresh, slot)
     return count
 
 
@@ -186,10 +241,26 @@ def _target(tree: int, slot: int) -> Any:
 
 
 @linked
-def is_full(waiting: int, more: int) -> Any:
-    """Whether there is no room for so many more."""
+def settle(tree: int, waiting: int) -> Any:
+    """As `catch_up`; but where very many wait, the tree had better be made anew, by Python."""
+    kept = get(waiting, WAITING_KEPT)
+    is_much = kept > REBUILT_MIN and kept * REBUILT_SHARE > get(tree, ROW_COUNT)
+    return is_much or catch_up(tree, waiting)
+
+
+@linked
+def is_full(tree: int, waiting: int, more: int) -> Any:
+    """Whether there is no room for so many more, nor can be made."""
     room = get(waiting, WAITING_ROOM)
-    return room > 0 and get(waiting, WAITING_COUNT) + more > room
+    if room == 0 or get(waiting, WAITING_COUNT) + more <= room:
+        return False
+    if get(waiting, WAITING_LEFT):
+        return True
+    take_up(tree, waiting)
+    # Else the next few would have to be taken up at once.
+    if 2 * (get(waiting, WAITING_KEPT) + more) <= room:
+        return False
+    return settle(tree, waiting) or more > room
 
 
 # --- whole trees ----------------------------------------------------------------------------------
@@ -286,9 +357,9 @@ def _is_true(tree: int, slot: int) -> Any:
     row, leaf = row_at(tree, slot), leaf_with(tree, slot)
     is_alive = get(row, 0) & HEADER_ALIVE != 0
     if leaf == NONE or not is_alive:
-        return leaf == NONE and not is_alive
+        return half_at(get(tree, LEAVES), slot) == 0 and not is_alive
     node = node_at(tree, leaf)
-    if get(node, KIND) == FROZEN or get(node, THAWED) == get(tree, ROUND):
+    if get(node, KIND) == FROZEN:
         return False
     read(tree, row, tree + 8 * FRESH)
     return _is_same(tree, entry_at(tree, node, place_of(node, slot)), tree + 8 * FRESH)
@@ -304,44 +375,6 @@ def insert_one(tree: int, words: int, slot: int) -> None:
 def remove_one(tree: int, slot: int) -> bool:
     """As `remove`, from Python."""
     return bool(remove(tree, slot))
-
-
-@numba.njit(cache=True, nogil=True)
-def scan_one(
-    tree: int, low: int, high: int, count: int, limit: int, descending: int, out: int, room: int
-) -> int:
-    """As `scan`, from Python."""
-    return int(scan(tree, low, high, count, limit, descending, out, room))
-
-
-@numba.njit(cache=True, nogil=True)
-def scan_all(
-    tree: int,
-    bounds: np.ndarray,
-    width: int,
-    count: int,
-    limit: int,
-    descending: int,
-    skip: np.ndarray,
-    offsets: np.ndarray,
-    out: Slots,
-    first: int,
-) -> int:
-    """As `scan`, for the bounds of every event from `first` on that is not to be skipped.
-
-    Returns the event for which there was no room in `out`.
-    """
-    base, target = np.int64(bounds.ctypes.data), np.int64(out.ctypes.data)
-    for event in range(first, len(skip)):
-        done, found = offsets[event], 0
-        if not skip[event]:
-            low = base + 8 * width * event
-            high, left = low + 8 * (width - count), len(out) - done
-            found = scan(tree, low, high, count, limit, descending, target + 8 * done, left)
-            if found > left:
-                return event
-        offsets[event + 1] = done + found
-    return len(skip)
 
 
 @numba.njit(cache=True, nogil=True)

@@ -16,18 +16,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headgate.state import entries
+from headgate.state import entries, entry_looks
 from headgate.state import tree as trees
 from headgate.state.layout import HEADER_ALIVE
 from headgate.state.order_words import entry_words
 from headgate.state.ranges import Index
 from headgate.state.rows import TableRows
-from headgate.state.sorting import THREADS_MAX, dealt, in_shares, sort_slots, surveyed
+from headgate.state.slot_order import THREADS_MAX, dealt, in_shares, sort_slots, surveyed
 from headgate.state.spaces import Slots
 from headgate.state.strings import StringPool
 
 DIRECT_BITS = 18  # words that differ in no more are sorted at once: so many places fit the caches
 SHARED_MIN = 1 << 18  # rows from which on threads share the making of one index
+# Rows that may wait, before their entries are brought forward: so many, or of larger tables one in
+# so many, but no more than there is use for; see entries.py.
+WAITING_MIN, WAITING_SHARE, WAITING_MAX = 4096, 2, 1 << 17
 REBUILT_SHARE = 8  # when more than one row in so many changed, the index is made anew
 
 
@@ -48,6 +51,8 @@ class OrderedIndex:
         self._order = np.zeros(0, np.int32)  # the slots of frozen leaves, see state/tree.py
         self.leaves = np.zeros(0, np.int32)  # by slot: one more than its leaf
         self.tree = self._empty(1)
+        self.waiting = entries.waiting_in(WAITING_MIN)
+        self.told: Slots | None = None  # what a batch changed, if its kernel noted all of it
 
     @property
     def width(self) -> int:
@@ -60,6 +65,8 @@ class OrderedIndex:
 
     def note(self, slots: Slots) -> None:
         """The rows in these slots have changed."""
+        if slots is self.told:
+            return
         self._pending.append(slots)
         self._pending_count += len(slots)
         if self._pending_count > self._rows.count:
@@ -80,14 +87,27 @@ class OrderedIndex:
         if self._mark != self._rows.refills:
             self._rebuild()
         self.make_room()
-        if self._is_much:
+        if self._is_much(0):
             self._pick_stale()
-        if self._is_much:
+        if self._is_much(0):
             self._rebuild()
             # Of frozen leaves nobody knows what has changed: they would be made anew each time.
             self._thaw()
-        if self._pending:
-            self._bring(np.concatenate(self._pending))
+        elif self._is_much(self._waiting_count):
+            self._rebuild()
+        elif self._pending or self._waiting_count:
+            self.bring_all(np.concatenate([*self._pending, np.empty(0, np.int64)]))
+        self._forget_pending()
+        return self
+
+    def follow_up(self) -> OrderedIndex:
+        """Bring it so far that kernels can look into it: rows that have changed may wait."""
+        more, room = self._waiting_count + self._pending_count, self.waiting[entries.WAITING_ROOM]
+        is_left = self._mark != self._rows.refills or self.waiting[entries.WAITING_LEFT]
+        if is_left or 2 * more > room:
+            return self.ready()
+        self.make_room()
+        self._note_waiting(np.concatenate([*self._pending, np.empty(0, np.int64)]))
         self._forget_pending()
         return self
 
@@ -96,13 +116,16 @@ class OrderedIndex:
         rows, tree = self._rows, self.tree
         tree[trees.ROWS], tree[trees.ROW_WORDS] = address(rows.words), rows.layout.words
         tree[trees.RECIPE], tree[trees.LEAVES] = address(self.recipe), address(self.leaves)
-        tree[trees.ORDER] = address(self._order)
+        tree[trees.ORDER], tree[trees.ROW_COUNT] = address(self._order), rows.count
         return tree
 
     @property
-    def _is_much(self) -> bool:
+    def _waiting_count(self) -> int:
+        return int(self.waiting[entries.WAITING_COUNT])
+
+    def _is_much(self, others: int) -> bool:
         """Whether so many entries are to be brought forward that it is made anew."""
-        return self._pending_count * REBUILT_SHARE > max(self._rows.count, 1024)
+        return (self._pending_count + others) * REBUILT_SHARE > max(self._rows.count, 1024)
 
     def _pick_stale(self) -> None:
         """Leave out what is in step: the kernels of a batch may have seen to most of it."""
@@ -118,6 +141,7 @@ class OrderedIndex:
             leaves = np.zeros(max(count, 2 * len(self.leaves)), np.int32)
             leaves[: len(self.leaves)] = self.leaves
             self.leaves = leaves
+        self._make_waiting_room(min(count // WAITING_SHARE, WAITING_MAX) // 2)
         self.bind()
 
     def text_codes(self) -> list[np.ndarray]:
@@ -132,21 +156,42 @@ class OrderedIndex:
         return [words[:, :, part][there] for part in parts]
 
     def bring_all(self, slots: Slots) -> None:
-        """Bring the entries of these rows forward at once: all of which the rows have changed."""
+        """Bring the entries of these rows forward at once, and of all that wait: all of which the
+        rows have changed."""
         self.make_room()
-        self._bring(slots)
+        if self.waiting[entries.WAITING_LEFT]:
+            self._catch_up()
+        self._note_waiting(slots)
+        self._catch_up()
 
-    def _bring(self, slots: Slots) -> None:
-        waiting = np.zeros(entries.WAITING_FIRST + len(slots), np.int64)
-        waiting[entries.WAITING_COUNT] = len(slots)
-        waiting[entries.WAITING_FIRST :] = slots
-        while entries.catch_up_one(address(self.bind()), address(waiting)):
+    def _note_waiting(self, slots: Slots) -> None:
+        count = self._waiting_count
+        self._make_waiting_room(count + len(slots))
+        self.waiting[entries.WAITING_FIRST + count :][: len(slots)] = slots
+        self.waiting[entries.WAITING_COUNT] = count + len(slots)
+
+    def _catch_up(self) -> None:
+        while entries.catch_up_one(address(self.bind()), address(self.waiting)):
             self._grow()
 
-    def make_room_for(self, inserts: int) -> None:
-        """Nodes enough for so many entries."""
-        while entries.is_short_one(address(self.tree), inserts):
+    def _make_waiting_room(self, count: int) -> None:
+        if count > self.waiting[entries.WAITING_ROOM]:
+            self.waiting = entries.waiting_in(2 * count, self.waiting)
+
+    def relieve(self, changes: int) -> None:
+        """Make room for an event that changes so many rows, and for whatever a kernel could not
+        bring forward."""
+        waiting = self.waiting
+        kept, room = int(waiting[entries.WAITING_KEPT]), int(waiting[entries.WAITING_ROOM])
+        if waiting[entries.WAITING_LEFT]:
+            self._catch_up()
+        elif kept > entries.REBUILT_MIN and kept * entries.REBUILT_SHARE > self._rows.count:
+            self._rebuild()
+        elif self._waiting_count + changes > room:
+            self._catch_up()
+        while entries.is_short_one(address(self.tree), 1):
             self._grow()
+        self._make_waiting_room(changes)
 
     def _grow(self) -> None:
         """Twice as many nodes."""
@@ -162,13 +207,13 @@ class OrderedIndex:
             self.tree[trees.FROZEN_COUNT] = alive
             self.tree[trees.HEADER_WORDS :][: trees.NODE_WORDS] = 0
             entries.fill_above(address(self.bind()), entries.leaves_for(alive))
+        self.waiting[entries.WAITING_ROOM + 1 : entries.WAITING_FIRST] = 0
         self._mark = self._rows.refills
         self._forget_pending()
 
     def _thaw(self) -> None:
         tree, leaves = address(self.bind()), entries.leaves_for(len(self._order))
         in_shares(lambda *some: entries.thaw_all(tree, *some), leaves, self._is_large)
-        self.tree[trees.ROUND] += 1  # all rows are as their entries say
 
     @property
     def _is_large(self) -> bool:
@@ -217,7 +262,7 @@ class OrderedIndex:
         while True:
             first = address(bounds)
             asked = first, first + 8 * len(low), len(low), limit, int(descending)
-            found = entries.scan_one(address(self.bind()), *asked, address(out), len(out))
+            found = entry_looks.scan_one(address(self.bind()), *asked, address(out), len(out))
             if found <= len(out):
                 return out[:found].copy()
             out = np.empty(found, np.int64)

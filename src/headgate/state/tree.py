@@ -5,13 +5,13 @@ entry has its slot, in an inner node the number of the child whose entries begin
 linked both ways, and all nodes know their parents. No entry is twice: their last words are the key
 of a row.
 
-By slot, `leaves` has the leaf that an entry is in. So one is taken out without its words, and rows
-may have changed before. But nothing is compared while an entry is misplaced.
+By slot, `leaves` has the leaf that an entry is in, or says that it waits: then its row has changed,
+and the entry is passed by until it is taken out (see entries.py). So nobody has to know its words.
 
 A tree that is made of rows as they are has the slots in their order only, and the nodes above the
-leaves. A leaf is frozen until somebody needs it: then it gets the words that its rows say. They may
-say something else than when the tree was made: so all entries of rows that changed leave the tree
-before any of them comes in again, and none is compared before that (see entries.catch_up).
+leaves. A leaf is frozen until somebody needs it: then it gets the words that its rows say, but for
+those that wait, which say something else than they did. So when a leaf is needed, all entries must
+wait that are not what their rows say.
 
 The words are compared where they stand, never in the rows: these may be half changed while entries
 move. Invariant: kernels never allocate. Whoever inserts sees to it before that there are nodes
@@ -42,20 +42,20 @@ FILLED = CAPACITY - CAPACITY // 6  # at first; a sixth is empty, so that the nex
 LEVELS_MAX = 24
 # The words at the begin of the array.
 WIDTH, ROOT, HEIGHT, FREE, FREE_COUNT, USED, ROOM, ENTRIES, TEXTS, REACH = range(10)
-# Where the rows are, what words they say, the leaves by slot; the slots in the order of the frozen
-# leaves, and how many; how often all that changed has been brought forward. See OrderedIndex.bind.
-ROWS, ROW_WORDS, RECIPE, LEAVES, ORDER, FROZEN_COUNT, ROUND = range(10, 17)
+# Where the rows are and how many, what words they say, the leaves by slot; the slots in the order
+# of the frozen leaves, and how many; how many entries wait. See OrderedIndex.bind.
+ROWS, ROW_WORDS, ROW_COUNT, RECIPE, LEAVES, ORDER, FROZEN_COUNT, WAITS = range(10, 18)
 WORDS_MAX = 16  # of an entry
-FRESH = 17  # room for the words of an entry, and of one to come
+FRESH = 18  # room for the words of an entry, and of one to come
 COMING = FRESH + WORDS_MAX
 TARGETS = COMING + WORDS_MAX  # the leaves of those to come
 TARGETS_MAX = 16
 HEADER_WORDS = TARGETS + TARGETS_MAX
 # The words of a node before its slots or children, behind which its entries stand. A node that was
-# given back has no entries. THAWED is the round in which a leaf got its words.
-COUNT, NEXT, PREVIOUS, KIND, PARENT, THAWED = range(6)
-NODE_WORDS = 6
-FROZEN, LEAF, INNER = range(3)
+# given back has no entries.
+COUNT, NEXT, PREVIOUS, KIND, PARENT = range(5)
+NODE_WORDS = 5
+FROZEN, LEAF, INNER, GIVEN_BACK = range(4)
 NONE = -1
 LINE_BYTES = 64  # of a cache
 
@@ -140,16 +140,19 @@ def _thaw(tree: int, node: int, number: int) -> None:
     count = min(FILLED, total - first)
     for place in range(count):
         prefetch(rows + row_bytes * half_at(order, first + place))
+    there = 0
     for place in range(count):
         slot = half_at(order, first + place)
-        put(node, NODE_WORDS + place, slot)
-        read_entry(width, recipe, rows + row_bytes * slot, entry_at(tree, node, place))
+        if half_at(get(tree, LEAVES), slot) > 0:
+            put(node, NODE_WORDS + there, slot)
+            read_entry(width, recipe, rows + row_bytes * slot, entry_at(tree, node, there))
+            there += 1
+    put(tree, ENTRIES, get(tree, ENTRIES) - (count - there))
     leaves = (total + FILLED - 1) // FILLED
-    put(node, COUNT, count)
+    put(node, COUNT, there)
     put(node, NEXT, number + 1 if number + 1 < leaves else NONE)
     put(node, PREVIOUS, number - 1)
     put(node, PARENT, leaves + number // FILLED if leaves > 1 else NONE)
-    put(node, THAWED, get(tree, ROUND))
     put(node, KIND, LEAF)
 
 
@@ -198,6 +201,7 @@ def _take(tree: int) -> Any:
 @linked
 def _give_back(tree: int, node: int) -> None:
     put(node_at(tree, node), NEXT, get(tree, FREE))
+    put(node_at(tree, node), KIND, GIVEN_BACK)
     put(tree, FREE, node)
     put(tree, FREE_COUNT, get(tree, FREE_COUNT) + 1)
 
@@ -240,9 +244,9 @@ def _close(tree: int, node: int, place: int) -> None:
 
 @linked
 def place_of(node: int, value: int) -> Any:
-    """The place of a slot, or of a child, in the node that has it."""
+    """The place of a slot, or of a child, in a node; behind the last one where it is not there."""
     place = 0
-    while value_at(node, place) != value:
+    while place < get(node, COUNT) and value_at(node, place) != value:
         place += 1
     return place
 
@@ -261,7 +265,6 @@ def _split(tree: int, parent: int, place: int) -> None:
     put(other, COUNT, moved)
     put(other, KIND, get(child, KIND))
     put(other, PARENT, parent)
-    put(other, THAWED, get(child, THAWED))
     if get(child, KIND) == LEAF:
         after = get(child, NEXT)
         put(other, NEXT, after)
@@ -358,23 +361,30 @@ def ask_for_leaf(tree: int, leaf: int) -> None:
 
 @linked
 def leaf_with(tree: int, slot: int) -> Any:
-    """The leaf that has the entry of a slot, or NONE."""
-    return half_at(get(tree, LEAVES), slot) - 1
+    """The leaf that has the entry of a slot; NONE where there is none, or where it waits."""
+    return max(half_at(get(tree, LEAVES), slot), 0) - 1
 
 
 @linked
 def remove(tree: int, slot: int) -> Any:
-    """Take the entry of a slot out; returns whether there was one."""
+    """Take the entry of a slot out; returns whether there was one that does not wait."""
     leaf = leaf_with(tree, slot)
-    if leaf == NONE:
-        return False
+    if leaf != NONE:
+        take_out(tree, slot, leaf)
+    return leaf != NONE
+
+
+@linked
+def take_out(tree: int, slot: int, leaf: int) -> None:
+    """Take the entry of a slot out of the leaf that has it, or had it when it was frozen."""
     node = thawed(tree, leaf)
-    _close(tree, node, place_of(node, slot))
+    place = place_of(node, slot)
+    if place < get(node, COUNT):
+        _close(tree, node, place)
+        put(tree, ENTRIES, get(tree, ENTRIES) - 1)
     set_half(get(tree, LEAVES), slot, 0)
-    put(tree, ENTRIES, get(tree, ENTRIES) - 1)
-    if get(node, COUNT) == 0:
+    if get(node, COUNT) == 0 and get(node, KIND) == LEAF:
         _leave(tree, leaf)
-    return True
 
 
 @linked
@@ -431,76 +441,3 @@ def _leave(tree: int, leaf: int) -> None:
         _give_back(tree, old)
         root = thawed(tree, get(tree, ROOT))
         put(root, PARENT, NONE)
-
-
-# --- ranges ---------------------------------------------------------------------------------------
-
-
-@linked
-def _find(tree: int, words: int, count: int, behind: int) -> Any:
-    """The leaf, and the place in it, behind all entries that come before these words; see _place.
-
-    The place may be behind the last entry of the leaf.
-    """
-    number = get(tree, ROOT)
-    for _ in range(get(tree, HEIGHT) - 1):
-        node = node_at(tree, number)
-        place = max(_place(tree, node, words, count, behind) - 1, 0)
-        number = value_at(node, place)
-    return number, _place(tree, thawed(tree, number), words, count, behind)
-
-
-@linked
-def scan(
-    tree: int, low: int, high: int, count: int, limit: int, descending: int, out: int, room: int
-) -> Any:
-    """The slots of the entries from `low` to `high`, both inclusive, by their first `count` words.
-
-    In order, or in the reverse of it; not more than `limit` unless that is negative. Returns how
-    many there are; those for which there is room are in `out`.
-    """
-    if compare(tree, low, high, count) > 0:
-        return 0
-    if descending:
-        return _scan_back(tree, low, high, count, limit, out, room)
-    found = 0
-    number, place = _find(tree, low, count, 0)
-    while number != NONE and found != limit:
-        node = thawed(tree, number)
-        # All of a leaf is in the range when its last entry is.
-        last = get(node, COUNT)
-        if last > place and compare(tree, entry_at(tree, node, last - 1), high, count) > 0:
-            last = _place(tree, node, high, count, 1)
-            number = NONE
-        else:
-            number = get(node, NEXT)
-        while place < last and found != limit:
-            if found < room:
-                put(out, found, value_at(node, place))
-            found += 1
-            place += 1
-        place = 0
-    return found
-
-
-@linked
-def _scan_back(tree: int, low: int, high: int, count: int, limit: int, out: int, room: int) -> Any:
-    """The same from the highest on."""
-    found = 0
-    number, place = _find(tree, high, count, 1)
-    while number != NONE and found != limit:
-        node = thawed(tree, number)
-        first = 0
-        if place > 0 and compare(tree, entry_at(tree, node, 0), low, count) < 0:
-            first = _place(tree, node, low, count, 0)
-            number = NONE
-        else:
-            number = get(node, PREVIOUS)
-        while place > first and found != limit:
-            place -= 1
-            if found < room:
-                put(out, found, value_at(node, place))
-            found += 1
-        if number != NONE:
-            place = get(thawed(tree, number), COUNT)
-    return found

@@ -87,6 +87,31 @@ def swap_if(typing_context: Any, address: Any, place: Any, expected: Any, value:
     return types.boolean(types.int64, types.int64, types.int64, types.int64), generate
 
 
+# --- eight words at once --------------------------------------------------------------------------
+
+
+@intrinsic
+def any_between(typing_context: Any, address: Any, least: Any, most: Any) -> Any:
+    """Whether any of eight words from an address on is between two others, inclusive."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        kind = llvm.VectorType(_I64, 8)
+        found = builder.load(builder.inttoptr(args[0], kind.as_pointer()), align=8)
+        bounds = [llvm.Constant(kind, llvm.Undefined)] * 2
+        for place in range(8):
+            at = llvm.Constant(_I32, place)
+            bounds = [
+                builder.insert_element(bound, word, at)
+                for bound, word in zip(bounds, args[1:], strict=True)
+            ]
+        low = builder.icmp_signed(">=", found, bounds[0])
+        high = builder.icmp_signed("<=", found, bounds[1])
+        hits = builder.bitcast(builder.and_(low, high), _BYTE)
+        return builder.icmp_unsigned("!=", hits, _BYTE(0))
+
+    return types.boolean(types.int64, types.int64, types.int64), generate
+
+
 # --- halves ---------------------------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""Sorting: slots in the order of what their rows say, compiled, by as many threads as there are."""
+"""Slot order: slots in the order of what their rows say, compiled, by all threads there are."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from headgate.state.words import word_at as get
 DIGIT_BITS = 11
 SLOT_BITS = 32  # a slot stands in half a word, as in the index of keys
 THREADS_MAX = 4
+SURVEY_ROWS = 512  # they are in the cache for the next word
 LEAST, GREATEST, FIRST, LAST, ASCENDS, SURVEY_WORDS = range(6)
 at: Any = np.uint64  # an index that cannot count from the end: the kernels need not ask
 T = TypeVar("T")
@@ -113,19 +114,26 @@ def _survey(
     """What the entries of the live rows in these slots are like, by word: the least, the greatest,
     the first, the last, and whether they ascend with the slots. Returns how many there are."""
     alive = 0
-    for slot in range(first, last):
-        row = rows + 8 * row_words * slot
-        if get(row, 0) & HEADER_ALIVE == 0:
-            continue
+    for begin in range(first, last, SURVEY_ROWS):
+        end, more = min(begin + SURVEY_ROWS, last), 0
         for part in range(len(recipe)):
-            word = order_word(row, recipe[part, 0], recipe[part, 1])
-            if alive == 0:
-                out[part, :4], out[part, 4] = word, 1
-            out[part, 0] = min(out[part, 0], word)
-            out[part, 1] = max(out[part, 1], word)
-            out[part, 4] &= out[part, 3] <= word
-            out[part, 3] = word
-        alive += 1
+            offset, kind, count = recipe[part, 0], recipe[part, 1], alive
+            least, greatest, first_word, last_word, ascends = out[part]
+            for slot in range(begin, end):
+                row = rows + 8 * row_words * slot
+                if get(row, 0) & HEADER_ALIVE == 0:
+                    continue
+                word = order_word(row, offset, kind)
+                if count == 0:
+                    least, greatest, first_word, last_word, ascends = word, word, word, word, 1
+                least, greatest = min(least, word), max(greatest, word)
+                ascends &= last_word <= word
+                last_word = word
+                count += 1
+            out[part, LEAST], out[part, GREATEST] = least, greatest
+            out[part, FIRST], out[part, LAST], out[part, ASCENDS] = first_word, last_word, ascends
+            more = count
+        alive = more
     return alive
 
 
