@@ -253,8 +253,10 @@ class Executing:
         words: tuple[Word, Word, Word] = (node.name, OUTCOMES[COMMITTED], None)
         kept = None
         if len(made.failed.aborted):
-            outcome, reason = (one.dictionary_decode() for one in made.columns[2:4])
-            words, kept = (node.name, outcome, reason), pc.equal(outcome, OUTCOMES[COMMITTED])
+            words = (node.name, *made.columns[2:4])
+            committed = np.ones(made.num_rows, np.bool_)
+            committed[made.failed.aborted] = False
+            kept = pa.array(committed)
         return Recorded(made.num_rows, words, batch, columns), kept
 
     def _plain_terms(self, node: Node) -> Terms:
@@ -291,7 +293,7 @@ def _reads(procedure: Procedure, writes: Writes) -> ReadTable:
 
 def _recorded(batch: int, results: pa.RecordBatch) -> tuple[Recorded, pa.Array | None]:
     """The results of a batch, and which of its events committed; None: all."""
-    words = [results.column(name).dictionary_decode() for name in WORDS]
+    words = [results.column(name) for name in WORDS]
     others = [name for name in results.schema.names if name not in (*WORDS, "position")]
     columns = {name: results.column(name) for name in others}
     kept = pc.equal(words[1], OUTCOMES[COMMITTED])

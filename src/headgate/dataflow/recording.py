@@ -4,8 +4,10 @@ Rows of a stream stand under its name in the column `transaction`, as results of
 so that whoever follows results can follow streams. An execution of a procedure is one row under its
 name: committed, or aborted and why. All have the batch that they are of.
 
-What an epoch recorded is kept part by part, and made one batch only for who asks: the log does, and
-a query; who handed rows in gets the parts of all epochs as one table, of which nothing is copied.
+What an epoch recorded is kept part by part, and made one batch only for a query that asks; who
+handed rows in gets the parts of all epochs as one table, of which nothing is copied. The log takes
+a long part as it is, and what all its rows have in common once: words, batch, and that they have
+none of the columns of other parts.
 """
 
 from __future__ import annotations
@@ -27,6 +29,11 @@ from headgate.dataflow.procedures import Procedure
 from headgate.dataflow.streams import BATCH, Stream
 from headgate.dataflow.under_way import held_schema, numbered, parts_of
 from headgate.durability import Commit
+from headgate.durability.commit import Batch
+from headgate.durability.describing import BatchShape
+from headgate.durability.log_record import PIECE_ROWS_MAX
+from headgate.durability.plain_batches import Counted, Nulls, PlainBatch, nulls_of, viewed
+from headgate.durability.viewing import IMPLIED_MAX
 from headgate.engine.rerun import Border, fingerprint_of
 from headgate.engine.results import FIRST_COLUMNS
 from headgate.errors import DeclarationError, StoreError
@@ -37,11 +44,14 @@ from headgate.transactions import Transaction
 
 WORDS = ("transaction", "outcome", "reason")
 NUMBERED = Column(BATCH, ColumnType("bigint"))
-Word: TypeAlias = str | pa.Array | None  # the same for all rows, or of each
+Word: TypeAlias = str | pa.Array | None  # the same for all rows, or of each, perhaps as indices
 
 _SAME_ROWS = 1024
 _SAME_MAX = 256  # names and lengths whose columns are kept
 _PIECE_ROWS = 100  # a piece of a column costs as much as about so many words that are copied
+_LONG_ROWS = 1024  # a part of so many is written to the log by itself
+_CODED = (pa.int16(), pa.int8(), pa.int32())  # the words in the log: indices of so many bytes
+_SHAPES_MAX = 256
 
 
 @dataclass(frozen=True)
@@ -52,6 +62,18 @@ class Recorded:
     words: tuple[Word, Word, Word]  # transaction, outcome, reason
     batch: int | np.ndarray | None  # the same for all rows, or of each
     columns: Mapping[str, pa.Array | pa.ChunkedArray]
+
+    def cut(self, first: int, count: int) -> Recorded:
+        """Some rows of it."""
+        said = [word.slice(first, count) if isinstance(word, pa.Array) else word
+                for word in self.words]  # fmt: skip
+        batch = self.batch
+        return Recorded(
+            min(count, self.count - first),
+            (said[0], said[1], said[2]),
+            batch[first : first + count] if isinstance(batch, np.ndarray) else batch,
+            {name: column.slice(first, count) for name, column in self.columns.items()},
+        )
 
 
 def said(name: str) -> tuple[Word, Word, Word]:
@@ -102,8 +124,22 @@ class RecordedEpoch:
         self.parts, self._same = parts, same
         self.num_rows: int = sum(part.count for part in parts)
 
+    def logged(self) -> Batch | tuple[Batch, ...]:
+        """As the log takes it: long parts each for itself, and short ones together."""
+        kinds = _kinds(self.parts)
+        if PIECE_ROWS_MAX * (len(kinds) + len(WORDS) + 2) > IMPLIED_MAX:
+            return self.batch()
+        pieces, first = list[Batch](), 0
+        for group in _logged_together(self.parts):
+            piece = _coded(group, first, kinds, self._same)
+            if piece is None:
+                return self.batch()
+            pieces.append(piece)
+            first += piece.num_rows
+        return tuple(pieces)
+
     def batch(self) -> pa.RecordBatch:
-        """As the log takes it, and a query: one row after another, with their positions."""
+        """As a query takes it: one row after another, with their positions."""
         columns = _columns([(0, self)], self._same)
         del columns["epoch"]
         arrays = [_joined(found) for found in columns.values()]
@@ -117,34 +153,45 @@ def united(epochs: Iterable[tuple[int, RecordedEpoch]], same: SameColumns) -> pa
     return pa.Table.from_arrays(arrays, names=list(columns))
 
 
-def _columns(
-    epochs: Sequence[tuple[int, RecordedEpoch]], same: SameColumns
-) -> dict[str, list[pa.Array]]:
-    """By column: its pieces."""
-    parts = [part for _, one in epochs for part in one.parts]
+def _kinds(parts: Iterable[Recorded]) -> dict[str, pa.DataType]:
+    """By column that parts have of their own: its type."""
     kinds: dict[str, pa.DataType] = {}
     for part in parts:
         for name, column in part.columns.items():
             if name not in kinds:
                 kinds[name] = column.type
+    return kinds
+
+
+def _columns(
+    epochs: Sequence[tuple[int, RecordedEpoch]], same: SameColumns
+) -> dict[str, list[pa.Array]]:
+    """By column: its pieces."""
+    parts = [part for _, one in epochs for part in one.parts]
+    kinds = _kinds(parts)
     found = {
         "epoch": [_filled([(one.num_rows, epoch) for epoch, one in epochs])],
         "position": [same.counted(one.num_rows) for _, one in epochs],
     }
     for place, name in enumerate(WORDS):
         found[name] = list(_said_pieces(parts, place, same))
-    numbers: list[tuple[int, int | np.ndarray | None]]
-    numbers = [(part.count, part.batch) for part in parts]
-    known = [(count, number) for count, number in numbers if number is not None]
-    found[BATCH] = [_filled(known)]
-    if len(known) < len(numbers):
-        found[BATCH] = [
-            same.nulls(pa.int64(), count) if number is None else _filled([(count, number)])
-            for count, number in numbers
-        ]
+    found[BATCH] = _numbers(parts, same)
     for name, kind in kinds.items():
         found[name] = list(_pieces(parts, name, kind, same))
     return found
+
+
+def _numbers(parts: Sequence[Recorded], same: SameColumns) -> list[pa.Array]:
+    """The batch of each row, in pieces."""
+    known = [(part.count, part.batch) for part in parts if part.batch is not None]
+    if len(known) == len(parts):
+        return [_filled(known)]
+    return [
+        same.nulls(pa.int64(), part.count)
+        if part.batch is None
+        else _filled([(part.count, part.batch)])
+        for part in parts
+    ]
 
 
 # An epoch may have many small parts, and each piece of a column costs as much as many rows of it:
@@ -156,7 +203,7 @@ def _said_pieces(parts: Sequence[Recorded], place: int, same: SameColumns) -> It
     words = [(part.words[place], part.count) for part in parts]
     for is_array, group in groupby(words, lambda one: isinstance(one[0], pa.Array)):
         if is_array:
-            yield from (word for word, _ in group)
+            yield from (_decoded(word) for word, _ in group)
         else:
             yield from same.words([*group])
 
@@ -196,6 +243,22 @@ class SameColumns:
         self._words: dict[str, pa.Array] = {}
         self._nulls: dict[pa.DataType, pa.Array] = {}
         self._counted = pa.array(np.arange(_SAME_ROWS))
+        self._shapes: dict[Any, BatchShape | None] = {}
+
+    def shape(
+        self, kinds: Mapping[str, pa.DataType], words: tuple[tuple[str, ...], ...]
+    ) -> BatchShape | None:
+        """What the log says of results with these columns and these words in them."""
+        key = (tuple(kinds.items()), words)
+        if key not in self._shapes:
+            if len(self._shapes) >= _SHAPES_MAX:
+                self._shapes.clear()
+            coded = [pa.dictionary(kind, pa.string()) for kind in _CODED]
+            fields = [("position", pa.int64()), *zip(WORDS, coded, strict=True)]
+            schema = pa.schema([*fields, (BATCH, pa.int64()), *kinds.items()])
+            dictionaries = [pa.array(one, pa.string()) for one in words]
+            self._shapes[key] = BatchShape.of(schema, dictionaries)
+        return self._shapes[key]
 
     def words(self, said: Sequence[tuple[Any, int]]) -> Iterator[pa.Array]:
         """Words, each so many times: in one piece, unless there are many of each."""
@@ -234,6 +297,93 @@ class SameColumns:
 
 def _joined(pieces: Sequence[pa.Array]) -> pa.Array:
     return pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
+
+
+def _decoded(words: pa.Array) -> pa.Array:
+    return words.dictionary_decode() if pa.types.is_dictionary(words.type) else words
+
+
+# --- as the log takes it --------------------------------------------------------------------------
+
+
+def _logged_together(parts: Sequence[Recorded]) -> Iterator[list[Recorded]]:
+    """Long parts each for itself, cut where they are too long; and those between them."""
+    short, rows = list[Recorded](), 0
+    for part in parts:
+        if short and (part.count >= _LONG_ROWS or rows + part.count > PIECE_ROWS_MAX):
+            yield short
+            short, rows = [], 0
+        if part.count < _LONG_ROWS:
+            short.append(part)
+            rows += part.count
+            continue
+        for first in range(0, part.count, PIECE_ROWS_MAX):
+            yield [part if part.count <= PIECE_ROWS_MAX else part.cut(first, PIECE_ROWS_MAX)]
+    if short:
+        yield short
+
+
+def _coded(
+    parts: Sequence[Recorded], first: int, kinds: Mapping[str, pa.DataType], same: SameColumns
+) -> PlainBatch | None:
+    """Parts as a plain batch, from a position on; None where a type has no code in the log."""
+    rows = sum(part.count for part in parts)
+    none = Nulls(0, np.zeros((rows + 7) // 8, np.uint8))
+    coded = [_indices([(part.words[place], part.count) for part in parts], kind, none)
+             for place, kind in enumerate(_CODED)]  # fmt: skip
+    shape = same.shape(kinds, tuple(words for _, _, words in coded))
+    if shape is None:
+        return None
+    columns: list[Any] = [Counted(first) if rows > 1 else np.full(1, first, np.int64)]
+    nulls: list[Nulls | np.ndarray | None] = [None]
+    for indices, missing, _ in coded:
+        columns.append(indices)
+        nulls.append(missing)
+    number = parts[0].batch
+    if len(parts) == 1 and isinstance(number, int):
+        columns.append(np.full(1, number, np.int64))
+        nulls.append(None)
+    else:
+        numbers = _joined(_numbers(parts, same))
+        columns.append(viewed(numbers, shape.columns[len(columns)]))
+        nulls.append(nulls_of(numbers))
+    for name, kind in kinds.items():
+        if any(name in part.columns for part in parts):
+            array = _joined([*_pieces(parts, name, kind, same)])
+            columns.append(viewed(array, shape.columns[len(columns)]))
+            nulls.append(nulls_of(array))
+        else:
+            columns.append(np.zeros(1, np.int64))
+            nulls.append(none)
+    return PlainBatch(shape, rows, columns, nulls)
+
+
+def _indices(
+    said: Sequence[tuple[Word, int]], kind: pa.DataType, none: Nulls
+) -> tuple[np.ndarray, Nulls | None, tuple[str, ...]]:
+    """Words as indices, which rows have one (`none`: no row has), and the words that they mean."""
+    known: dict[str | None, int] = {}
+    parts, size = list[Any](), kind.to_pandas_dtype()
+    for word, _ in said:
+        if isinstance(word, pa.Array):
+            found = word if pa.types.is_dictionary(word.type) else word.dictionary_encode()
+            places = [known.setdefault(one, len(known)) for one in found.dictionary.to_pylist()]
+            # One index more, behind them all, for rows that have no word.
+            places.append(known.setdefault(None, len(known)))
+            indices = found.indices.fill_null(len(places) - 1).to_numpy()
+            parts.append(np.array(places, size)[indices])
+        else:
+            parts.append(known.setdefault(word, len(known)))
+    words = tuple("" if one is None else one for one in known)
+    nothing = known.get(None)
+    if len(known) == 1:
+        return np.zeros(1, size), *((None, words) if nothing is None else (none, ()))
+    values = np.empty(sum(count for _, count in said), size)
+    first = 0
+    for found, (_, count) in zip(parts, said, strict=True):
+        values[first : first + count] = found
+        first += count
+    return values, None if nothing is None else Nulls.of(values == nothing), words
 
 
 def recorded_schema(recorded: Stream | Node) -> Schema:

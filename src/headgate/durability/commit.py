@@ -22,7 +22,8 @@ ALIVE = "__alive"
 Durability = Literal["sync", "group", "none"]
 
 
-# What an epoch did to a table: a batch, or several of different columns, which have no slot twice.
+# What an epoch did to a table, or its results: a batch, or several. Those of a table may have
+# different columns, and have no slot twice.
 Batch: TypeAlias = pa.RecordBatch | PlainBatch
 Changes: TypeAlias = Batch | tuple[Batch, ...]
 
@@ -51,7 +52,8 @@ class Commit:
     without "__alive" has new values of rows that were there and stay, in the columns it names.
 
     A batch is Arrow's, or a `PlainBatch` of NumPy columns, which is made faster: of changes and of
-    results alike. It must not change before the epoch is appended.
+    results alike. It must not change before the epoch is appended. Results of several batches, all
+    of the same columns, come back as one.
 
     For weak recovery `input` takes the place of `changes`: the events of the batch, which the code
     of the given fingerprint runs again; `slots` then says per table one more than the highest slot
@@ -63,7 +65,7 @@ class Commit:
     time_us: int
     origin: tuple[str, int] | None = None
     changes: Mapping[str, Changes] = field(default_factory=dict)
-    results: Batch | None = None
+    results: Changes | None = None
     inlets: Mapping[str, Inlet] = field(default_factory=dict)
     input: pa.RecordBatch | None = None
     fingerprint: str | None = None

@@ -220,8 +220,8 @@ def _write_parts(
     for table, changes in commit.changes.items():
         for batch in pieces_in(changes):
             writer.add_batch(layout.PART_CHANGES, table, batch)
-    if commit.results is not None:
-        writer.add_batch(layout.PART_RESULTS, "", commit.results)
+    for batch in () if commit.results is None else pieces_in(commit.results):
+        writer.add_batch(layout.PART_RESULTS, "", batch)
     if commit.input is not None:
         writer.add_batch(layout.PART_INPUT, "", commit.input)
     for name, inlet in commit.inlets.items():
@@ -233,7 +233,7 @@ def _write_parts(
 def encode_meta(commit: Commit, slots: Mapping[str, int], written: int = 0) -> bytes:
     """The JSON that describes a commit, of whose results so many are in the frame already."""
     rows = {table: rows_in(changes) for table, changes in commit.changes.items()}
-    results = (written or None) if commit.results is None else commit.results.num_rows
+    results = (written or None) if commit.results is None else rows_in(commit.results)
     if commit.origin is None and not commit.inlets and commit.input is None:
         return _plain_meta(tuple(rows.items()), tuple(slots.items()), results)
     meta = _counts(rows, slots, results)

@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 import pyarrow as pa
 
 from headgate.durability import Commit, Inlet
-from headgate.durability.plain_batches import PlainBatch
+from headgate.durability.commit import Changes
 from headgate.engine import periodic
 from headgate.engine.calls.few import FewCalls
 from headgate.engine.calls.keyed import keyed, keyed_few
@@ -78,6 +78,8 @@ class Lazy(Protocol):
     num_rows: int
 
     def batch(self) -> pa.RecordBatch: ...
+
+    def logged(self) -> Changes: ...
 
 
 class Called(NamedTuple):
@@ -339,7 +341,7 @@ class Batches:
     def _commit(
         self,
         execution: Execution | StraightBatch | Changed,
-        batch: pa.RecordBatch | PlainBatch | None,
+        batch: Changes | None,
         origin: Origin | None,
         inlets: Mapping[str, Inlet],
         border: Border,
@@ -419,7 +421,7 @@ class Batches:
         border: Border,
     ) -> None:
         """Commit what executions of a dataflow did as one epoch, but for the wait for its sync."""
-        logged = None if results is None or not self.is_durable else results.batch()
+        logged = None if results is None or not self.is_durable else results.logged()
         self._commit(Changed(changed), logged, origin, inlets, border, {}, None, later=False)
         if not self.is_durable and results is not None:
             self._memory.keep_results(results)
