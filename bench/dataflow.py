@@ -1,26 +1,36 @@
 """The benchmark of dataflows: what a node costs, weak beside strong, windows beside by hand.
 
 Ten nodes in a row with strong and with weak recovery; a window of the engine's beside one that a
-procedure keeps in a table; one node beside the plain stream of the same transaction; and the
-leaderboard with one vote for each batch beside PostgreSQL (leaderboards.py). All that is compared
-takes turns in one process, and figures are ratios of medians.
+procedure keeps in a table; one node beside the plain stream of the same transaction, run and as
+sinks of Spark; two workers beside one, and beside what two bare threads gain; and the leaderboard
+with one vote for each batch beside PostgreSQL (leaderboards.py). All that is compared takes turns
+in one process, and figures are ratios of medians.
 """
 
 from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from statistics import median
+from time import perf_counter
 from typing import Any
 
+import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 from rich.console import Console
 
 import headgate as hg
 from bench import leaderboards
 from bench.ranges import Times, in_turn
+from headgate.spark.session import start_session
 
 PUSHES, PLAIN_ROWS, WINDOW_ROWS, CHAIN_NODES = 50, 10_240, 1000, 10
+WARM_BATCHES = 3
 ROWS = "k bigint, v bigint"
 totals = hg.Table("totals", "k bigint, total bigint DEFAULT 0", key="k")
 kept = hg.Table("kept", "n bigint, k bigint, v bigint", key="n")
@@ -87,20 +97,66 @@ def measure_nodes(rounds: int, pushes: int = PUSHES, chain: int = CHAIN_NODES) -
             engine.close()
 
 
-def measure_plain(rounds: int, rows: int = PLAIN_ROWS) -> Times:
+@contextmanager
+def one_node(path: Path | None) -> Iterator[dict[str, tuple[hg.Engine, Any]]]:
+    """Engines with one transaction: as a flow of one node, as one whose stream is not recorded, and
+    as the plain stream of its events; with what rows are handed to."""
+    with ExitStack() as opened:
+        found = {}
+        for name in ("flow", "unrecorded", "plain"):
+            source = hg.Stream("source", ROWS, recorded=name != "unrecorded")
+            add = adding(source, "add")
+            said: dict[str, Any] = {"transactions": [add]}
+            if name != "plain":
+                said = {"dataflows": hg.Dataflow("f", [add])}
+            where = None if path is None else str(path / name)
+            engine = opened.enter_context(hg.open(where, tables=[totals], **said))
+            found[name] = engine, add if name == "plain" else source
+        yield found
+
+
+def measure_plain(rounds: int, rows: int = PLAIN_ROWS, *, in_store: bool = False) -> Times:
     """One node beside the plain stream of the same transaction: a batch of many rows."""
-    source = hg.Stream("source", ROWS)
-    add = adding(source, "add")
     with (
-        hg.open(None, tables=[totals], dataflows=hg.Dataflow("f", [add])) as flowing,
-        hg.open(None, tables=[totals], transactions=[add]) as plain,
+        tempfile.TemporaryDirectory() as folder,
+        one_node(Path(folder) if in_store else None) as engines,
     ):
-        given = rows_of(rows)
-        ways = {
-            "flow": lambda _: flowing.push(source, given),
-            "plain": lambda _: plain.run(add, given),
-        }
+        given, ways = rows_of(rows, 1), dict[str, Callable[[int], None]]()
+        for name, (engine, taken) in engines.items():
+            hand_in: Any = engine.run if name == "plain" else engine.push
+            ways[name] = lambda _, hand_in=hand_in, taken=taken: hand_in(taken, given)
         return in_turn(ways, rounds)
+
+
+def measure_sinks(rounds: int, rows: int = PLAIN_ROWS) -> Times:
+    """The same as sinks of Spark: each takes each micro-batch, in turn."""
+    times: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as opened:
+        spark = start_session("bench", Path(folder, "spark.log"))
+        opened.callback(spark.stop)
+        for number in range(rounds + WARM_BATCHES):
+            written = Path(folder, "events", f"{number:04}.parquet")
+            written.parent.mkdir(exist_ok=True)
+            pq.write_table(rows_of(rows, number), written)
+        with one_node(Path(folder)) as engines:
+            sinks = [(name, engine.sink(taken)) for name, (engine, taken) in engines.items()]
+
+            def take(frame: Any, number: int) -> None:
+                first = number % len(sinks)
+                for name, sink in sinks[first:] + sinks[:first]:
+                    began = perf_counter()
+                    sink(frame, number)
+                    if number >= WARM_BATCHES:
+                        times.setdefault(name, []).append(perf_counter() - began)
+
+            query = (
+                spark.readStream.schema(ROWS).option("maxFilesPerTrigger", 1)
+                .parquet(str(Path(folder, "events"))).writeStream.foreachBatch(take)
+                .option("checkpointLocation", str(Path(folder, "checkpoint")))
+                .trigger(availableNow=True).start()
+            )  # fmt: skip
+            query.awaitTermination()
+    return {name: median(taken) for name, taken in times.items()}
 
 
 # --- recovery -------------------------------------------------------------------------------------
@@ -181,18 +237,38 @@ def counting(taken: hg.Stream, output: hg.Stream | None, table: hg.Table, name: 
     """A procedure whose time is in one question that needs no table."""
 
     def count(batch: pa.Table, tx: hg.Tx) -> Any:
-        found = tx.sql(
-            "select b.k % 100 as k, sum(a.v + b.v)::bigint as total from batch a, batch b "
-            "where a.k < b.k group by 1"
-        )
-        tx.upsert(table, found)
+        tx.upsert(table, tx.sql(QUESTION))
         return batch if output is not None else None
 
     return hg.procedure(taken, output=output, writes=table, name=name)(count)
 
 
-def measure_workers(rounds: int, batches: int = 12, rows: int = 1500) -> Times:
-    """A pipeline of two balanced nodes: one worker, and two."""
+QUESTION = (
+    "select b.k % 100 as k, sum(a.v + b.v)::bigint as total from batch a, batch b "
+    "where a.k < b.k group by 1"
+)
+
+
+def bare(given: pa.Table, threads: int, asked: int) -> Callable[[int], None]:
+    """The questions of a run and nothing else, on so many threads: what the machine allows."""
+    connections = [duckdb.connect(config={"threads": 1}) for _ in range(threads)]
+    for one in connections:
+        one.register("batch", given)
+        one.execute(f"prepare kept as {QUESTION}")
+
+    def ask(connection: Any) -> None:
+        for _ in range(asked // threads):
+            connection.execute("execute kept").fetchnumpy()
+
+    def run(_: int) -> None:
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(ask, connections))
+
+    return run
+
+
+def measure_workers(rounds: int, batches: int = 12, rows: int = 2000) -> Times:
+    """A pipeline of two balanced nodes: one worker, and two; and its questions on bare threads."""
     first, between = hg.Stream("first", ROWS), hg.Stream("between", ROWS)
     nodes = [counting(first, between, asked_first, "count_first"),
              counting(between, None, asked_next, "count_next")]  # fmt: skip
@@ -213,6 +289,8 @@ def measure_workers(rounds: int, batches: int = 12, rows: int = 1500) -> Times:
 
     try:
         ways = {name: lambda _, one=one: run(one) for name, one in engines.items()}
+        for count in (1, 2):
+            ways[f"{count} bare"] = bare(given, count, 2 * batches)
         return in_turn(ways, rounds)
     finally:
         for one in engines.values():
@@ -230,17 +308,26 @@ def main(quick: bool = False) -> None:
     screen.print(f"each further transaction, an epoch each {more:8.0f} µs")
     screen.print(f"each further transaction in a nest      {nested:8.0f} µs")
     screen.print(f"a push to a procedure, SQL and a write  {one['one procedure']:8.0f} µs")
-    plain, kept_by, windows, pipe = (
-        measure(rounds)
-        for measure in (measure_plain, measure_recovery, measure_windows, measure_workers)
+    kept_by, windows, pipe = (
+        measure(rounds) for measure in (measure_recovery, measure_windows, measure_workers)
     )
+    plain = {
+        "plain sinks": measure_sinks(3 * rounds),
+        "plain runs, in a store": measure_plain(10 * rounds, in_store=True),
+        "plain runs, in memory": measure_plain(10 * rounds),
+    }
     beside = {
-        "a flow of one node beside a plain run": plain["flow"] / plain["plain"],
+        f"a flow of one node{told} beside {what}": times[name] / times["plain"]
+        for what, times in plain.items()
+        for name, told in (("flow", ""), ("unrecorded", ", its stream unrecorded,"))
+    }
+    beside |= {
         "strong without group commit beside weak": kept_by["each synced"] / kept_by["weak"],
         "strong with it beside weak, 10 nodes": kept_by["strong"] / kept_by["weak"],
         "a window by hand beside the engine's": windows["by hand"] / windows["native"],
         "one worker beside two, balanced nodes": pipe["1 workers"] / pipe["2 workers"],
+        "their questions, one bare thread beside two": pipe["1 bare"] / pipe["2 bare"],
     }
     for what, ratio in beside.items():
-        screen.print(f"{what:39} {ratio:8.2f} x")
+        screen.print(f"{what:72} {ratio:8.2f} x")
     leaderboards.main(quick)

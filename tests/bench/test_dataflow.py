@@ -13,7 +13,9 @@ def test_nodes_run_alone_in_a_row_and_nested() -> None:
 
 
 def test_flows_run_beside_plain_streams_and_windows_by_hand() -> None:
-    assert set(dataflow.measure_plain(1, rows=20)) == {"flow", "plain"}
+    for in_store in (False, True):
+        found = dataflow.measure_plain(1, rows=20, in_store=in_store)
+        assert set(found) == {"flow", "unrecorded", "plain"}
     assert set(dataflow.measure_windows(1, pushes=1, size=20)) == {"native", "by hand"}
 
 
@@ -40,4 +42,10 @@ def test_a_leaderboard_of_another_show_is_told(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_pipeline_runs_on_one_worker_and_on_two() -> None:
-    assert set(dataflow.measure_workers(1, batches=2, rows=20)) == {"1 workers", "2 workers"}
+    assert set(dataflow.measure_workers(1, batches=2, rows=20)) == {
+        "1 workers", "2 workers", "1 bare", "2 bare",
+    }  # fmt: skip
+
+
+def test_a_flow_and_a_plain_stream_are_sinks_of_one_query() -> None:
+    assert set(dataflow.measure_sinks(1, rows=20)) == {"flow", "unrecorded", "plain"}

@@ -43,8 +43,9 @@ class Arrival:
 
 def fitted(
     given: Any, stream: Stream, where: str, *, all_of: bool = False
-) -> tuple[pa.Table, np.ndarray]:
-    """Rows in the stream's columns and types, and by row the first fault: column and kind.
+) -> tuple[pa.Table, np.ndarray | None]:
+    """Rows in the stream's columns and types, and by row the first fault: column and kind; None
+    where there is none.
 
     With `all_of` they have no other columns; else those are left out, as a sink does.
     """
@@ -57,7 +58,7 @@ def fitted(
             f"{not_among(others[0], stream.schema.names, 'columns')}"
         )
     if _is_fitting(table, stream):
-        return table, np.zeros(table.num_rows, np.int64)
+        return table, None
     arrays, faults = [], np.zeros(table.num_rows, np.int64)
     for number, column in enumerate(stream.schema):
         one = fit(table.column(column.name), column.type, f"{where}: column {column.name!r}")
@@ -69,7 +70,7 @@ def fitted(
             faults = np.where(faults > 0, faults, found)
         kind = column.type.arrow
         arrays.append(one.array if one.array.type == kind else one.array.cast(kind))
-    return pa.table(arrays, schema=stream.schema.arrow), faults
+    return pa.table(arrays, schema=stream.schema.arrow), faults if faults.any() else None
 
 
 _ANY = frozenset(("int", "bigint", "double", "boolean"))  # of which all values are as good
@@ -88,8 +89,8 @@ def _is_fitting(table: pa.Table, stream: Stream) -> bool:
 def arrived(given: Any, stream: Stream, progress: UnderWay, origin: Origin | None) -> Arrival:
     """What came in, with the numbers of the batches that it goes to."""
     table, faults = fitted(given, stream, f"stream {stream.name!r}")
-    aside, outcomes, reasons = table.slice(0, 0), [], []
-    if faults.any():
+    aside, outcomes, reasons = stream.empty, [], []
+    if faults is not None:
         wrong = np.flatnonzero(faults)
         names = stream.schema.names
         aside = table.take(pa.array(wrong))
@@ -102,6 +103,11 @@ def arrived(given: Any, stream: Stream, progress: UnderWay, origin: Origin | Non
         table = table.filter(pa.array(faults == 0))
     if stream.order_by and table.num_rows > 1:
         table = table.sort_by([(name, "ascending") for name in stream.order_by])
+    before = progress.flushed_us(stream.name)
+    if stream.batch is None:  # what comes in at once is one
+        closed = progress.closed(stream.name) + (1 if table.num_rows else 0)
+        parts = [(closed, table)] if table.num_rows else []
+        return Arrival(stream, parts, closed, aside, outcomes, reasons, origin, before)
     numbers, closed, late = _numbered(table, stream, progress)
     if late.any():
         aside = pa.concat_tables([aside, table.filter(pa.array(late))])
@@ -109,7 +115,6 @@ def arrived(given: Any, stream: Stream, progress: UnderWay, origin: Origin | Non
         outcomes += [OUTCOMES[LATE]] * count
         reasons += [f"late: {stream.order_by[0]} is before the batch that is open"] * count
         table, numbers = table.filter(pa.array(~late)), numbers[~late]
-    before = progress.flushed_us(stream.name)
     return Arrival(stream, _parts(table, numbers), closed, aside, outcomes, reasons, origin, before)
 
 
@@ -117,6 +122,8 @@ def tally_of(arrival: Arrival) -> Tally:
     """How many rows were taken, and which were not, and why."""
     tally = Tally()
     tally.add(COMMITTED, sum(rows.num_rows for _, rows in arrival.parts if rows is not None))
+    if not arrival.outcomes:
+        return tally
     for (outcome, reason), count in Counter(
         zip(arrival.outcomes, arrival.reasons, strict=True)
     ).items():
@@ -152,10 +159,8 @@ def _numbered(
     """The batch of each row, the last that is whole now, and which rows are late."""
     count, closed = table.num_rows, progress.closed(stream.name)
     late = np.zeros(count, np.bool_)
-    if stream.batch is None:
-        return np.full(count, closed + 1), closed + (1 if count else 0), late
     waiting = progress.open_rows(stream.name)
-    if stream.batch.rows is not None:
+    if stream.batch is not None and stream.batch.rows is not None:
         places = waiting.num_rows + np.arange(count)
         numbers = closed + 1 + places // stream.batch.rows
         return numbers, closed + (waiting.num_rows + count) // stream.batch.rows, late

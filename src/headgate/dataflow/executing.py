@@ -346,7 +346,7 @@ def _fitting(stream: Stream, rows: Any, where: str) -> pa.Table:
         return stream.empty
     told = f"{where}: output {stream.name!r}"
     table, faults = fitted([rows] if isinstance(rows, Mapping) else rows, stream, told, all_of=True)
-    if faults.any():
+    if faults is not None:
         place = int(faults.nonzero()[0][0])
         number, kind = divmod(int(faults[place]), 256)
         column = stream.schema.names[number - 1]
@@ -362,4 +362,4 @@ def record(unit: Unit, batch: int, ran: UnitRan, recorder: Recorder) -> None:
         if node.name in ran.results:
             recorder.add(ran.results[node.name])
         for stream in node.gives:
-            recorder.rows(stream.name, batch, ran.given[stream.name])
+            recorder.rows(stream, batch, ran.given[stream.name])

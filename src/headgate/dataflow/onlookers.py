@@ -120,9 +120,9 @@ class Onlooking:
                      for rows in one.given[stream.name] if rows.num_rows]  # fmt: skip
             aborted = [(one.number, None) for one in looked if one.reason is not None]
             self._progress.arrive(stream.name, sorted([*given, *aborted], key=_number), last)
-            joined = together(given)
+            joined = together(given) if stream.recorded else None
             if joined is not None:
-                recorder.rows(stream.name, joined[1], joined[0])
+                recorder.rows(stream, joined[1], joined[0])
         if self._window is not None:
             self._progress.put_window(name, self._window)
         self._progress.finish(self._node, last)

@@ -18,7 +18,7 @@ import pyarrow as pa
 from headgate.dataflow.executing import Attempted, Executing, flowing
 from headgate.dataflow.nodes import Node, Unit
 from headgate.dataflow.procedures import Procedure
-from headgate.dataflow.recording import Recorded, Recorder, said
+from headgate.dataflow.recording import Recorded, Recorder, recorded_rows, said
 from headgate.dataflow.streams import Stream
 from headgate.dataflow.under_way import UnderWay, Windowed, apart, together
 from headgate.dataflow.writes import Writes
@@ -102,8 +102,12 @@ class QuietRun:
         """Run all nodes; what they did is in the progress and the record of the epoch."""
         self._writes.begin()
         stream = self._unit.needs[0]
-        found = together(self._batches)
-        self._given[stream.name] = found or (stream.empty, np.empty(0, np.int64))
+        number, rows = self._batches[0]
+        if len(self._batches) > 1:
+            found = together(self._batches) or (stream.empty, np.empty(0, np.int64))
+        else:
+            found = rows, np.broadcast_to(np.int64(number), rows.num_rows)
+        self._given[stream.name] = found
         for node in self._unit.nodes:
             rows, numbers = self._given[node.taken[0]]
             began = self._executing.now()
@@ -152,7 +156,7 @@ class QuietRun:
             self._writes.end_node()
             self._recorded.append(part.recorded)
             mine = part.recorded.batch
-            of_each = mine if isinstance(mine, np.ndarray) else np.full(part.recorded.count, mine)
+            of_each = np.broadcast_to(np.asarray(mine, np.int64), part.recorded.count)
             for stream in node.gives:
                 kept = of_each if part.kept is None else of_each[part.kept.to_numpy(False)]
                 given[stream.name].append((flowing(stream, part), kept))
@@ -164,7 +168,7 @@ class QuietRun:
         if not rows.num_rows:
             return
         epoch = self._writes.epoch
-        whole = self._executing.attempt_plain(node, numbers, rows, epoch)
+        whole = self._executing.attempt_plain(node, _one_or_each(numbers), rows, epoch)
         if whole is not None:
             yield whole
             return
@@ -180,7 +184,10 @@ class QuietRun:
             rows = pa.concat_tables([one for one, _ in parts]).combine_chunks()
             numbers = np.concatenate([one for _, one in parts])
         self._given[stream.name] = rows, numbers
-        if rows.num_rows:
-            columns = dict(zip(rows.column_names, rows.columns, strict=True))
-            batch = int(numbers[0]) if numbers[0] == numbers[-1] else numbers
-            self._recorded.append(Recorded(rows.num_rows, said(stream.name), batch, columns))
+        if rows.num_rows and stream.recorded:
+            self._recorded.append(recorded_rows(stream, _one_or_each(numbers), rows))
+
+
+def _one_or_each(numbers: np.ndarray) -> int | np.ndarray:
+    """The batch of rows, where all are of one; their batches ascend."""
+    return int(numbers[0]) if numbers[0] == numbers[-1] else numbers

@@ -81,6 +81,12 @@ def said(name: str) -> tuple[Word, Word, Word]:
     return name, OUTCOMES[COMMITTED], None
 
 
+def recorded_rows(stream: Stream, batch: int | np.ndarray, rows: pa.Table) -> Recorded:
+    """Rows of a stream."""
+    columns = dict(zip(rows.column_names, rows.columns, strict=True))
+    return Recorded(rows.num_rows, said(stream.name), batch, columns)
+
+
 class Recorder:
     """Gathers what one epoch records, part by part."""
 
@@ -93,11 +99,10 @@ class Recorder:
         outcome = OUTCOMES[COMMITTED if reason is None else ABORTED]
         self.parts.append(Recorded(1, (name, outcome, reason), batch, {}))
 
-    def rows(self, stream: str, batch: int | np.ndarray, rows: pa.Table) -> None:
+    def rows(self, stream: Stream, batch: int | np.ndarray, rows: pa.Table) -> None:
         """A batch came on a stream, or several with the batch of each row."""
-        if rows.num_rows:
-            columns = dict(zip(rows.column_names, rows.columns, strict=True))
-            self.parts.append(Recorded(rows.num_rows, said(stream), batch, columns))
+        if rows.num_rows and stream.recorded:
+            self.parts.append(recorded_rows(stream, batch, rows))
 
     def rejected(
         self, stream: str, outcomes: Sequence[str], reasons: Sequence[str], rows: pa.Table
@@ -149,7 +154,7 @@ class RecordedEpoch:
 def united(epochs: Iterable[tuple[int, RecordedEpoch]], same: SameColumns) -> pa.Table:
     """What epochs recorded as one table, with the columns of all."""
     columns = _columns(list(epochs), same)
-    arrays = [pa.chunked_array(found) for found in columns.values()]
+    arrays = [one[0] if len(one) == 1 else pa.chunked_array(one) for one in columns.values()]
     return pa.Table.from_arrays(arrays, names=list(columns))
 
 

@@ -96,12 +96,13 @@ class Flows:
 
     def stream(self, given: Any) -> Stream:
         """A stream of these dataflows, handed in as the object or by its name."""
-        name = given if isinstance(given, str) else getattr(given, "name", shown(given))
-        found = self.graph.streams.get(name)
+        name = given if isinstance(given, str) else getattr(given, "name", None)
+        found = self.graph.streams.get(name) if isinstance(name, str) else None
         if found is None:
+            name = shown(given) if name is None else name
             among = not_among(name, self.graph.streams, "streams")
             raise InputError(f"no stream {name!r} in the dataflows of this engine; {among}")
-        if not isinstance(given, str) and given != found:
+        if given is not found and not isinstance(given, str) and given != found:
             raise InputError(
                 f"this stream {name!r} is another than the engine was opened with: {given} and "
                 f"{found}; close the engine and open it with this one"
@@ -268,10 +269,11 @@ class Flows:
     def _run_next(self) -> bool:
         """Run one unit's next batch, here; False when nothing can run."""
         self._lock.give_way()
-        with self._lock, self._guard.running(), self.stepping.interrupts.waiting():
+        with self._lock, self._guard.running():
             unit = self._next_with(None)
             if unit is not None:
-                self._note(self.stepping.step(unit=unit, behind=self._behind))
+                with self.stepping.interrupts.waiting():
+                    self._note(self.stepping.step(unit=unit, behind=self._behind))
             return unit is not None
 
     @property

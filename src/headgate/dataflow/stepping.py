@@ -400,8 +400,10 @@ def take(arrival: Arrival, progress: UnderWay, recorder: Recorder) -> None:
     name = arrival.stream.name
     recorder.rejected(name, arrival.outcomes, arrival.reasons, arrival.aside)
     progress.arrive(name, arrival.parts, arrival.closed, arrival.flushed_us)
-    joined = together([(number, rows) for number, rows in arrival.parts if rows is not None])
-    if joined is not None:
-        rows, numbers = joined
-        is_one = numbers[0] == numbers[-1]
-        recorder.rows(name, int(numbers[0]) if is_one else numbers, rows)
+    given = [(number, rows) for number, rows in arrival.parts if rows is not None]
+    if len(given) == 1:
+        recorder.rows(arrival.stream, *given[0])
+    elif arrival.stream.recorded:
+        joined = together(given)
+        if joined is not None:
+            recorder.rows(arrival.stream, joined[1], joined[0])

@@ -71,12 +71,15 @@ class Stream:
     rows stay as the node gave them. A transaction as a node runs each batch in this order.
     `batch` says how a source is cut into batches: by rows, by event time ("1 second", of the first
     column of the order), or, without it, as the rows come in: what is handed in at once is one.
+    With `recorded=False` its rows are not in the results, where nobody is to follow or ask them:
+    the log has what nodes did with them, and those that wait.
     """
 
     name: str
     schema: Schema
     order_by: tuple[str, ...]
     batch: Length | None
+    recorded: bool
 
     def __init__(
         self,
@@ -84,6 +87,7 @@ class Stream:
         schema: str,
         order_by: str | Sequence[str] | None = None,
         batch: str | None = None,
+        recorded: bool = True,
     ) -> None:
         where = f"stream {name!r}"
         _check_name(name, where)
@@ -93,7 +97,12 @@ class Stream:
         length = None if batch is None else Length.parse(batch, f"{where}: batch")
         if length is not None and length.time_us is not None:
             require_time(parsed, order, f"{where}: batch={batch!r}")
-        said = {"name": name, "schema": parsed, "order_by": order, "batch": length}
+        if not isinstance(recorded, bool):
+            raise DeclarationError(f"{where}: recorded is True or False, not {shown(recorded)}")
+        said = {
+            "name": name, "schema": parsed, "order_by": order, "batch": length,
+            "recorded": recorded,
+        }  # fmt: skip
         for field, value in said.items():
             object.__setattr__(self, field, value)
 
@@ -131,6 +140,7 @@ class Stream:
         words = [repr(self.name), repr(self.schema.ddl)]
         words += [f"order_by={', '.join(self.order_by)!r}"] if self.order_by else []
         words += [f"batch={self.batch.text!r}"] if self.batch is not None else []
+        words += [] if self.recorded else ["recorded=False"]
         return f"Stream({', '.join(words)})"
 
 

@@ -82,10 +82,12 @@ def together(parts: Sequence[tuple[int, pa.Table]]) -> tuple[pa.Table, np.ndarra
     found = [part for part in parts if part[1].num_rows]
     if not found:
         return None
+    if len(found) == 1:
+        number, rows = found[0]
+        return rows.combine_chunks(), np.broadcast_to(np.int64(number), rows.num_rows)
     counts = [rows.num_rows for _, rows in found]
     numbers = np.repeat(np.array([number for number, _ in found], np.int64), counts)
-    whole = found[0][1] if len(found) == 1 else pa.concat_tables([rows for _, rows in found])
-    return whole.combine_chunks(), numbers
+    return pa.concat_tables([rows for _, rows in found]).combine_chunks(), numbers
 
 
 def apart(rows: pa.Table, numbers: np.ndarray) -> Iterator[tuple[int, pa.Table]]:
