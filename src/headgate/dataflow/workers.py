@@ -181,9 +181,14 @@ class FlowWorker:
         try:
             self._work(self._shift)
         except BaseException as error:  # this thread has no caller
-            self._thread = None
             self._shift.fail(error)
             self._shift.leave(self)
+            with self._shift.changed:
+                # Only now: another thread in its place, before all are told to pause, would be at
+                # work unseen, and fail when nobody expects it. One may be wanted already, though.
+                self._thread = None
+                if not self._shift.is_paused:
+                    self.start()
 
     def _work(self, shift: Shift) -> None:
         while True:
@@ -219,7 +224,7 @@ class Shift:
         self.done, self.now = running.done, running.now
         self.behind: dict[str, Unit] = composed(graph) if workers.compose else {}
         self.changed = threading.Condition()
-        self._is_paused = True
+        self.is_paused: bool = True
         self._is_pool = workers.architecture == "pool"
         self._in_flight: set[str] = set()  # of a pool
         self._busy: set[int] = set()  # workers that are at a unit, or about to be
@@ -265,7 +270,7 @@ class Shift:
         """What a worker runs next; None when it is to wait."""
         self._busy.add(worker.number)  # before it looks: who waits for rest sees it
         turn = None
-        if not (self._is_paused or self._failure):
+        if not (self.is_paused or self._failure):
             turn = (
                 self._from_pool(worker)
                 if self._is_pool
@@ -310,7 +315,7 @@ class Shift:
     def _wake(self, worker: FlowWorker) -> None:
         """Have a worker look again; one that had nothing to do for long may be gone."""
         worker.wake.set()
-        if not worker.is_there and not self._is_paused:
+        if not worker.is_there and not self.is_paused:
             with self.changed:
                 worker.start()
 
@@ -318,13 +323,13 @@ class Shift:
         """A worker cannot go on: all pause, and who hands rows in is told."""
         with self.changed:
             self._failure = self._failure or error
-            self._is_paused = True
+            self.is_paused = True
             self.changed.notify_all()
 
     def _behind(self, worker: FlowWorker, unit: Unit, number: int) -> Unit | None:
         """What runs right behind a unit, if it may."""
         only = self.behind.get(unit.name)
-        if only is None or self._homes[only.name] != self._homes[unit.name] or self._is_paused:
+        if only is None or self._homes[only.name] != self._homes[unit.name] or self.is_paused:
             return None
         with self.changed:
             if only.name in self._in_flight or not self._is_next(only, number):
@@ -364,7 +369,7 @@ class Shift:
         with self.changed:
             if self._is_over is not None:
                 return
-            self._is_paused = False
+            self.is_paused = False
             for worker in self._workers:
                 worker.start()
                 worker.wake.set()
@@ -401,14 +406,14 @@ class Shift:
 
     def rest(self) -> None:
         """Return when no worker runs anything; they begin nothing more until `start`."""
-        self._is_paused = True
+        self.is_paused = True
         with self.changed:
             self.changed.wait_for(lambda: not self._busy)
 
     def end(self, reason: str) -> None:
         """The threads end, each after what it is at; who waits for them is told why."""
         with self.changed:
-            self._is_paused, self._is_over = True, reason
+            self.is_paused, self._is_over = True, reason
             self.changed.notify_all()
         for worker in self._workers:
             worker.tell(worker.end)
