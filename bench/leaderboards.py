@@ -32,7 +32,7 @@ from apps import leaderboard
 from bench import peers
 
 CONTESTANTS = 120
-CHUNK = 250  # votes that come in at once
+CHUNK = 500  # votes that come in at once
 CLIENTS = 8
 
 Vote = dict[str, Any]

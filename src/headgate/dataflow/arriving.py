@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from headgate.dataflow.runs import Run
 from headgate.dataflow.streams import Stream
-from headgate.dataflow.under_way import Part, UnderWay
+from headgate.dataflow.under_way import UnderWay
 from headgate.engine.events import as_table, require_columns
 from headgate.engine.metrics import Tally
 from headgate.engine.terms import Origin
@@ -32,13 +32,19 @@ class Arrival:
     """Rows of one source that came in at once: those of batches, and those of none."""
 
     stream: Stream
-    parts: Sequence[Part]  # by batch
+    rows: pa.Table  # of batches
+    numbers: np.ndarray  # the batch of each
     closed: int
     aside: pa.Table
     outcomes: Sequence[str] = ()
     reasons: Sequence[str] = ()
     origin: Origin | None = None
     flushed_us: int | None = None  # of batches by time: those before it are whole
+
+    @property
+    def runs(self) -> list[Run]:
+        """Its rows as they join those that are under way."""
+        return [Run.of(self.rows, self.numbers)] if self.rows.num_rows else []
 
 
 def fitted(
@@ -106,8 +112,8 @@ def arrived(given: Any, stream: Stream, progress: UnderWay, origin: Origin | Non
     before = progress.flushed_us(stream.name)
     if stream.batch is None:  # what comes in at once is one
         closed = progress.closed(stream.name) + (1 if table.num_rows else 0)
-        parts = [(closed, table)] if table.num_rows else []
-        return Arrival(stream, parts, closed, aside, outcomes, reasons, origin, before)
+        numbers = np.broadcast_to(np.int64(closed), table.num_rows)
+        return Arrival(stream, table, numbers, closed, aside, outcomes, reasons, origin, before)
     numbers, closed, late = _numbered(table, stream, progress)
     if late.any():
         aside = pa.concat_tables([aside, table.filter(pa.array(late))])
@@ -115,13 +121,13 @@ def arrived(given: Any, stream: Stream, progress: UnderWay, origin: Origin | Non
         outcomes += [OUTCOMES[LATE]] * count
         reasons += [f"late: {stream.order_by[0]} is before the batch that is open"] * count
         table, numbers = table.filter(pa.array(~late)), numbers[~late]
-    return Arrival(stream, _parts(table, numbers), closed, aside, outcomes, reasons, origin, before)
+    return Arrival(stream, table, numbers, closed, aside, outcomes, reasons, origin, before)
 
 
 def tally_of(arrival: Arrival) -> Tally:
     """How many rows were taken, and which were not, and why."""
     tally = Tally()
-    tally.add(COMMITTED, sum(rows.num_rows for _, rows in arrival.parts if rows is not None))
+    tally.add(COMMITTED, arrival.rows.num_rows)
     if not arrival.outcomes:
         return tally
     for (outcome, reason), count in Counter(
@@ -133,24 +139,10 @@ def tally_of(arrival: Arrival) -> Tally:
 
 def youngest_us(arrival: Arrival) -> int | None:
     """The time of the youngest row that was taken, where the stream is in the order of one."""
-    if not arrival.stream.order_by or not arrival.parts:
+    if not arrival.stream.order_by or not arrival.rows.num_rows:
         return None
-    rows = arrival.parts[-1][1]
-    if rows is None or not rows.num_rows:
-        return None
-    times = rows.column(arrival.stream.order_by[0])
+    times = arrival.rows.column(arrival.stream.order_by[0])
     return int(times[-1].value) if pa.types.is_timestamp(times.type) else None
-
-
-def _parts(table: pa.Table, numbers: np.ndarray) -> list[Part]:
-    """The rows of each batch; numbers ascend."""
-    count = len(numbers)
-    if count and numbers[0] == numbers[-1]:
-        return [(int(numbers[0]), table)]
-    ends = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), count] if count else [0]
-    return [
-        (int(numbers[first]), table.slice(first, last - first)) for first, last in pairwise(ends)
-    ]
 
 
 def _numbered(
@@ -193,7 +185,8 @@ def flushed(stream: Stream, progress: UnderWay) -> Arrival | None:
         step = _step_us(stream)
         flushed_us = (int(waiting.column(stream.order_by[0])[0].value) // step + 1) * step
     number = progress.closed(stream.name) + 1
-    return Arrival(stream, [], number, stream.empty, flushed_us=flushed_us)
+    none = np.empty(0, np.int64)
+    return Arrival(stream, stream.empty, none, number, stream.empty, flushed_us=flushed_us)
 
 
 def _step_us(stream: Stream) -> int:

@@ -9,7 +9,7 @@ batch after another.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +19,8 @@ from headgate.dataflow.executing import Aborted, Executing
 from headgate.dataflow.nodes import Node, Unit
 from headgate.dataflow.procedures import Procedure
 from headgate.dataflow.recording import Recorded, Recorder, said
-from headgate.dataflow.under_way import UnderWay, Windowed, together
+from headgate.dataflow.runs import Part, Run, TakenBatches, apart, joined
+from headgate.dataflow.under_way import UnderWay, Windowed
 from headgate.dataflow.writes import Writes
 from headgate.execution.run import ABORTED, COMMITTED, OUTCOMES
 
@@ -27,13 +28,19 @@ LOG = logging.getLogger("headgate.dataflow")
 BATCHES_MAX = 1024
 
 
-class Looked(NamedTuple):
-    """A batch that an onlooker took."""
+class Called(NamedTuple):
+    """What an onlooker did with a batch that it was called in."""
 
     number: int
-    rows: int
     given: dict[str, list[pa.Table]]  # by stream
     reason: str | None  # why it aborted
+
+
+class Looked(NamedTuple):
+    """Batches that an onlooker took, and those that it was called in."""
+
+    taken: TakenBatches
+    called: list[Called]
 
 
 def is_onlooker(unit: Unit) -> bool:
@@ -58,107 +65,111 @@ class Onlooking:
         self._first = progress.next_of(unit)
         self._window = progress.window(self._node.name) if self._node.window else None
 
-    def batches(self, count: int) -> list[tuple[int, pa.Table]]:
+    def taken(self, count: int) -> TakenBatches | None:
         """The next batches that have come, at most so many, up to one that was aborted."""
         last = min(self._progress.closed(self._stream), self._first + count - 1)
-        found = []
-        for number, rows in self._progress.batches(self._stream, range(self._first, last + 1)):
-            if rows is None:
-                break
-            found.append((number, rows))
-        return found
+        found = self._progress.taken(self._stream, self._first, last)
+        return found if found.last >= self._first else None
 
-    def run(
-        self, batches: Sequence[tuple[int, pa.Table]], is_enough: Callable[[], bool]
-    ) -> list[Looked]:
+    def run(self, taken: TakenBatches, is_enough: Callable[[], bool]) -> Looked:
         """Take batches, one at least, until it is enough."""
-        looked, window = list[Looked](), self._window
-        calls = _calls(self._node, window, batches)
-        for number, rows in batches:
-            before = 0 if window is None else window.drops
+        called, window, last = list[Called](), self._window, taken.last
+        for number, batches, drops in _calls(self._node, window, taken):
             try:
-                looked.append(self._take(number, rows.num_rows, next(calls)))
+                called.append(self._call(number, batches))
             except Exception:
-                if not looked:
+                if number == self._first:
                     raise
-                if window is not None:
-                    window.drops = before
+                last = number - 1
                 break  # those before it stand; it is raised when that batch comes first
+            if window is not None:
+                window.drops = drops
             if is_enough():
+                last = number
                 break
-        if window is not None:
-            window.added += [rows for _, rows in batches[: len(looked)] if rows.num_rows]
-        return looked
+        done = taken if last == taken.last else taken.up_to(last)
+        if window is not None and done.rows.num_rows:
+            window.added.append(done.rows)
+        return Looked(done, called)
 
-    def _take(self, number: int, rows: int, calls: Sequence[pa.Table]) -> Looked:
+    def _call(self, number: int, batches: Sequence[pa.Table]) -> Called:
         given: dict[str, list[pa.Table]] = {one.name: [] for one in self._node.gives}
-        for batch in calls:
+        for batch in batches:
             try:
                 found = self._executing.called(self._node, self._step, [batch], self._writes)
             except Aborted as error:
-                return Looked(number, rows, given, error.reason)
+                return Called(number, given, error.reason)
             for name, one in found.items():
                 given[name].append(one)
-        return Looked(number, rows, given, None)
+        return Called(number, given, None)
 
-    def tell(self, looked: Sequence[Looked], recorder: Recorder) -> None:
+    def tell(self, looked: Looked, recorder: Recorder) -> None:
         """What was looked at is done: it is recorded, and who comes after has it, or is told."""
-        name, last = self._node.name, looked[-1].number
-        done = [one for one in looked if one.rows]
-        words, reasons = said(name), [one.reason for one in done]
-        if any(reason is not None for reason in reasons):
+        name, numbers, last = self._node.name, looked.taken.numbers, looked.taken.last
+        aborted = {one.number: one.reason for one in looked.called if one.reason is not None}
+        done, words = np.unique(numbers), said(name)
+        if aborted:
+            reasons = [aborted.get(number) for number in done.tolist()]
             outcomes = [OUTCOMES[COMMITTED if one is None else ABORTED] for one in reasons]
             words = name, pa.array(outcomes, pa.string()), pa.array(reasons, pa.string())
-        if done:
-            numbers = np.array([one.number for one in done])
-            recorder.add(Recorded(len(done), words, numbers, {}))
-        for one in done:
-            if one.reason is not None:
-                LOG.warning("%s: batch %d is aborted: %s", name, one.number, one.reason)
+        if len(done):
+            recorder.add(Recorded(len(done), words, done, {}))
+        for number, reason in aborted.items():
+            LOG.warning("%s: batch %d is aborted: %s", name, number, reason)
         for stream in self._node.gives:
-            given = [(one.number, rows) for one in looked if one.reason is None
-                     for rows in one.given[stream.name] if rows.num_rows]  # fmt: skip
-            aborted = [(one.number, None) for one in looked if one.reason is not None]
-            self._progress.arrive(stream.name, sorted([*given, *aborted], key=_number), last)
-            joined = together(given) if stream.recorded else None
-            if joined is not None:
-                recorder.rows(stream, joined[1], joined[0])
+            parts: list[Part] = []
+            for one in looked.called:
+                given = [rows for rows in one.given[stream.name] if rows.num_rows]
+                parts += [(one.number, None)] if one.reason is not None else [
+                    (one.number, rows) for rows in given
+                ]  # fmt: skip
+            self._progress.give_parts(stream, parts, last)
+            whole = [Run.of_one(rows, number) for number, rows in parts if rows is not None]
+            if whole:
+                run = joined(whole)
+                recorder.rows(stream, run.numbers, run.rows)
         if self._window is not None:
             self._progress.put_window(name, self._window)
+        self._count(looked, aborted)
         self._progress.finish(self._node, last)
-        self._count(looked)
 
-    def _count(self, looked: Sequence[Looked]) -> None:
-        for is_aborted in (False, True):
-            mine = [one for one in looked if (one.reason is not None) == is_aborted]
-            given = [parts for one in mine if not is_aborted for parts in one.given.values()]
-            self._executing.meters.note_done(
-                self._node.name, aborted=is_aborted, batches=len(mine),
-                rows=sum(one.rows for one in mine),
-                rows_out=sum(one.num_rows for parts in given for one in parts),
-            )  # fmt: skip
-
-
-def _number(part: tuple[int, pa.Table | None]) -> int:
-    return part[0]
+    def _count(self, looked: Looked, aborted: Mapping[int, str | None]) -> None:
+        done, meters = looked.taken, self._executing.meters
+        lost = int(np.isin(done.numbers, [*aborted]).sum()) if aborted else 0
+        rows_out = sum(
+            rows.num_rows
+            for one in looked.called if one.reason is None
+            for parts in one.given.values() for rows in parts
+        )  # fmt: skip
+        name, count = self._node.name, done.last + 1 - self._first - len(aborted)
+        meters.note_done(
+            name, aborted=False, batches=count, rows=done.rows.num_rows - lost, rows_out=rows_out
+        )
+        meters.note_done(name, aborted=True, batches=len(aborted), rows=lost)
 
 
 def _calls(
-    node: Node, state: Windowed | None, batches: Sequence[tuple[int, pa.Table]]
-) -> Iterator[list[pa.Table]]:
-    """By batch: what the function is called with, the state of a window moving along."""
+    node: Node, state: Windowed | None, taken: TakenBatches
+) -> Iterator[tuple[int, list[pa.Table], int]]:
+    """By batch in which the function is called: what with, and what then has left the window."""
     if node.window is None or state is None:
-        for _, rows in batches:
-            yield [rows] if rows.num_rows else []
+        for number, rows in apart(taken.rows, taken.numbers):
+            yield number, [rows], 0
         return
     size, slide = node.window.size.rows or 1, node.window.slide.rows or 1
     held = [] if state.before.held is None else [state.before.held]
-    whole = pa.concat_tables([*held, *state.added, *(rows for _, rows in batches)])
-    whole = whole.combine_chunks()
-    end = whole.num_rows - sum(rows.num_rows for _, rows in batches)
-    for _, rows in batches:
-        found, end = list[pa.Table](), end + rows.num_rows
-        while end - state.drops >= size:
-            found.append(whole.slice(state.drops, size))
-            state.drops += slide
-        yield found
+    whole = pa.concat_tables([*held, *state.added, taken.rows])
+    if whole.num_rows < state.drops + size:
+        return
+    whole, before = whole.combine_chunks(), whole.num_rows - taken.rows.num_rows
+    found, current, drops = list[pa.Table](), 0, state.drops
+    while drops + size <= whole.num_rows:
+        # The row that makes the window whole is of the batch in which it is called.
+        number = int(taken.numbers[drops + size - 1 - before])
+        if found and number != current:
+            yield current, found, drops
+            found = []
+        found.append(whole.slice(drops, size))
+        current, drops = number, drops + slide
+    if found:
+        yield current, found, drops

@@ -18,9 +18,10 @@ import pyarrow as pa
 from headgate.dataflow.executing import Attempted, Executing, flowing
 from headgate.dataflow.nodes import Node, Unit
 from headgate.dataflow.procedures import Procedure
-from headgate.dataflow.recording import Recorded, Recorder, recorded_rows, said
+from headgate.dataflow.recording import Recorded, Recorder, one_or_each, recorded_rows, said
+from headgate.dataflow.runs import TakenBatches, apart
 from headgate.dataflow.streams import Stream
-from headgate.dataflow.under_way import UnderWay, Windowed, apart, together
+from headgate.dataflow.under_way import UnderWay, Windowed
 from headgate.dataflow.writes import Writes
 
 BATCHES_MAX = 4096  # at once: calls wait for them
@@ -59,18 +60,14 @@ def _held(node: Node) -> set[str]:
     return {table.name for table in node.tables} | parents
 
 
-def quiet_batches(unit: Unit, progress: UnderWay, count: int) -> list[tuple[int, pa.Table]]:
+def quiet_batches(unit: Unit, progress: UnderWay, count: int) -> TakenBatches | None:
     """The next batches of a unit, at most so many, up to the first that is not quiet."""
-    stream, rows, found = unit.needed[0], 0, list[tuple[int, pa.Table]]()
+    stream, first = unit.needed[0], progress.next_of(unit)
     room = min([ROWS_MAX, *(_room(node, progress) for node in unit.nodes if node.window)])
-    first = progress.next_of(unit)
-    numbers = range(first, min(progress.closed(stream), first + count - 1) + 1)
-    for number, batch in progress.batches(stream, numbers):
-        rows += 0 if batch is None else batch.num_rows
-        if batch is None or rows >= room:
-            break
-        found.append((number, batch))
-    return found
+    taken = progress.taken(stream, first, min(progress.closed(stream), first + count - 1))
+    if taken.rows.num_rows >= room:  # the row that fills it makes its batch another
+        taken = taken.up_to(int(taken.numbers[room - 1]) - 1 if room > 0 else first - 1)
+    return taken if taken.last >= first else None
 
 
 def _room(node: Node, progress: UnderWay) -> int:
@@ -86,12 +83,12 @@ class QuietRun:
     """The quiet batches of a unit from its next one to the last, run at once."""
 
     def __init__(
-        self, unit: Unit, batches: list[tuple[int, pa.Table]], executing: Executing,
+        self, unit: Unit, taken: TakenBatches, executing: Executing,
         progress: UnderWay, writes: Writes, recorder: Recorder,
     ) -> None:  # fmt: skip
-        self._unit, self._batches, self._executing = unit, batches, executing
+        self._unit, self._taken, self._executing = unit, taken, executing
         self._progress, self._writes, self._recorder = progress, writes, recorder
-        self._first, self._last = batches[0][0], batches[-1][0]
+        self._first, self._last = progress.next_of(unit), taken.last
         # What is to be told when all nodes have run: one that fails before it changes a row leaves
         # nothing.
         self._recorded: list[Recorded] = []
@@ -101,13 +98,7 @@ class QuietRun:
     def run(self) -> None:
         """Run all nodes; what they did is in the progress and the record of the epoch."""
         self._writes.begin()
-        stream = self._unit.needs[0]
-        number, rows = self._batches[0]
-        if len(self._batches) > 1:
-            found = together(self._batches) or (stream.empty, np.empty(0, np.int64))
-        else:
-            found = rows, np.broadcast_to(np.int64(number), rows.num_rows)
-        self._given[stream.name] = found
+        self._given[self._unit.needed[0]] = self._taken.rows, self._taken.numbers
         for node in self._unit.nodes:
             rows, numbers = self._given[node.taken[0]]
             began = self._executing.now()
@@ -168,7 +159,7 @@ class QuietRun:
         if not rows.num_rows:
             return
         epoch = self._writes.epoch
-        whole = self._executing.attempt_plain(node, _one_or_each(numbers), rows, epoch)
+        whole = self._executing.attempt_plain(node, one_or_each(numbers), rows, epoch)
         if whole is not None:
             yield whole
             return
@@ -185,9 +176,4 @@ class QuietRun:
             numbers = np.concatenate([one for _, one in parts])
         self._given[stream.name] = rows, numbers
         if rows.num_rows and stream.recorded:
-            self._recorded.append(recorded_rows(stream, _one_or_each(numbers), rows))
-
-
-def _one_or_each(numbers: np.ndarray) -> int | np.ndarray:
-    """The batch of rows, where all are of one; their batches ascend."""
-    return int(numbers[0]) if numbers[0] == numbers[-1] else numbers
+            self._recorded.append(recorded_rows(stream, numbers, rows))

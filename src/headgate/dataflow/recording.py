@@ -26,8 +26,8 @@ from headgate.dataflow.arriving import Arrival
 from headgate.dataflow.declared import LOGGED, Declared
 from headgate.dataflow.nodes import Node
 from headgate.dataflow.procedures import Procedure
+from headgate.dataflow.runs import Run, held_schema, numbered
 from headgate.dataflow.streams import BATCH, Stream
-from headgate.dataflow.under_way import held_schema, numbered, parts_of
 from headgate.durability import Commit
 from headgate.durability.commit import Batch
 from headgate.durability.describing import BatchShape
@@ -81,9 +81,15 @@ def said(name: str) -> tuple[Word, Word, Word]:
     return name, OUTCOMES[COMMITTED], None
 
 
+def one_or_each(numbers: np.ndarray) -> int | np.ndarray:
+    """The batch of rows, where all are of one; their batches ascend."""
+    return int(numbers[0]) if numbers[0] == numbers[-1] else numbers
+
+
 def recorded_rows(stream: Stream, batch: int | np.ndarray, rows: pa.Table) -> Recorded:
     """Rows of a stream."""
     columns = dict(zip(rows.column_names, rows.columns, strict=True))
+    batch = one_or_each(batch) if isinstance(batch, np.ndarray) else batch
     return Recorded(rows.num_rows, said(stream.name), batch, columns)
 
 
@@ -411,7 +417,7 @@ def border_of(arrival: Arrival | None, batch: int, fingerprint: str | None) -> B
     words: dict[str, Any] = {"batch": batch}
     rows = pa.table({BATCH: pa.array([], pa.int64())})
     if arrival is not None:
-        found = numbered(arrival.stream, arrival.parts)
+        found = numbered(arrival.stream, arrival.runs)
         rows = held_schema(arrival.stream).empty_table() if found is None else found
         words |= {"stream": arrival.stream.name, "closed": arrival.closed}
         words |= {} if arrival.flushed_us is None else {"flushed_us": arrival.flushed_us}
@@ -430,9 +436,9 @@ def arrival_of(commit: Commit, given: pa.RecordBatch, stream: Callable[[str], St
     if "stream" not in words:
         return None
     rows, source = pa.Table.from_batches([given]), stream(words["stream"])
-    parts = list(parts_of(rows.replace_schema_metadata(None)))
+    run = Run.of_log(rows.replace_schema_metadata(None))
     return Arrival(
-        source, parts, words["closed"], source.empty,
+        source, run.rows, run.numbers, words["closed"], source.empty,
         origin=commit.origin, flushed_us=words.get("flushed_us"),
     )  # fmt: skip
 

@@ -119,7 +119,7 @@ class Flows:
                 arrival = arrived(rows, stream, self.stepping.under_way(), origin)
                 # Nothing leaves no trace, as in a plain sink: a query that follows the store which
                 # it feeds would have a new epoch to look at, for ever.
-                if not arrival.parts and not arrival.aside.num_rows:
+                if not arrival.rows.num_rows and not arrival.aside.num_rows:
                     return NOTHING
                 self._take(arrival, taken)
             return self._drained(steps)
@@ -136,7 +136,7 @@ class Flows:
             shift.await_room(stream.name)
             with self._lock, self._guard.running():
                 arrival = arrived(rows, stream, self.stepping.under_way(), None)
-                if arrival.parts or arrival.aside.num_rows:
+                if arrival.rows.num_rows or arrival.aside.num_rows:
                     self._take(arrival, [])
 
     def settle(self) -> None:
@@ -285,7 +285,7 @@ class Flows:
         """Who runs next when this has come in."""
         progress = self.stepping.under_way()
         if arrival is not None:
-            progress.arrive(arrival.stream.name, arrival.parts, arrival.closed, arrival.flushed_us)
+            progress.arrive(arrival.stream.name, arrival.runs, arrival.closed, arrival.flushed_us)
         return self._next(progress)
 
     def _next(self, progress: UnderWay) -> Unit | None:

@@ -24,8 +24,9 @@ from headgate.dataflow.order_of_units import LateTurn, Order, OwnTurn, Restarted
 from headgate.dataflow.procedures import Procedure
 from headgate.dataflow.quiet import QuietRun, quiet_batches, quiet_count
 from headgate.dataflow.recording import RecordedEpoch, Recorder, SameColumns, border_of
+from headgate.dataflow.runs import TakenBatches
 from headgate.dataflow.signals import Interrupts
-from headgate.dataflow.under_way import News, Standing, UnderWay, together
+from headgate.dataflow.under_way import News, Standing, UnderWay
 from headgate.dataflow.windows import move_past
 from headgate.dataflow.writes import Writes, watched
 from headgate.engine.batch import Batches
@@ -246,12 +247,12 @@ class Stepping:
         or with several that are quiet."""
         batch, now = progress.next_of(unit), self._batches.clock.monotonic()
         quiet = self._quiet_batches(unit, progress)
-        waited = progress.waited(unit, quiet[-1][0] if quiet else batch, now)
+        waited = progress.waited(unit, batch if quiet is None else quiet.last, now)
         for node in unit.nodes:
             self.meters.of(node.name).queue_seconds += waited
         if unit.name in self._onlookers and self._look(unit, progress, writes, recorder):
             return
-        if quiet:
+        if quiet is not None:
             self._run_quiet(unit, quiet, progress, writes, recorder)
             return
         told = [one.name for one in unit.needs if progress.batch(one.name, batch) is None]
@@ -265,14 +266,19 @@ class Stepping:
         for node in unit.nodes:
             progress.finish(node, batch)
 
-    def _quiet_batches(self, unit: Unit, progress: UnderWay) -> list[tuple[int, pa.Table]]:
+    def _quiet_batches(self, unit: Unit, progress: UnderWay) -> TakenBatches | None:
         """The next batches that a unit may run at once, because nothing aborts them."""
         count = self._quiet[unit.name]
         if not count or unit.name in self._onlookers:
-            return []
-        found = quiet_batches(unit, progress, 1 if self._is_one_by_one else count)
-        is_free = len(found) < 2 or self._order.over(progress).is_first(unit, found[-1][0])
-        return found if is_free else found[:1]
+            return None
+        found, first = (
+            quiet_batches(unit, progress, 1 if self._is_one_by_one else count),
+            progress.next_of(unit),
+        )
+        if found is None or found.last == first:
+            return found
+        is_free = self._order.over(progress).is_first(unit, found.last)
+        return found if is_free else found.up_to(first)
 
     @property
     def _is_one_by_one(self) -> bool:
@@ -282,24 +288,24 @@ class Stepping:
     def _look(self, unit: Unit, progress: UnderWay, writes: Writes, recorder: Recorder) -> bool:
         """An onlooker takes its next batches; False where its next one was aborted."""
         look, now = Onlooking(unit, self._executing, progress, writes), self._executing.now
-        batches = look.batches(1 if self._is_one_by_one else onlookers.BATCHES_MAX)
-        if not batches:
+        taken = look.taken(1 if self._is_one_by_one else onlookers.BATCHES_MAX)
+        if taken is None:
             return False
         began = now()
         end = began + TOGETHER_SECONDS
         try:
-            looked = look.run(batches, lambda: now() >= end or self._lock.is_wanted)
+            looked = look.run(taken, lambda: now() >= end or self._lock.is_wanted)
         finally:
             self.meters.note_run(unit.first, now() - began)
         look.tell(looked, recorder)
         return True
 
     def _run_quiet(
-        self, unit: Unit, batches: list[tuple[int, pa.Table]], progress: UnderWay, writes: Writes,
+        self, unit: Unit, taken: TakenBatches, progress: UnderWay, writes: Writes,
         recorder: Recorder,
     ) -> None:  # fmt: skip
         try:
-            QuietRun(unit, batches, self._executing, progress, writes, recorder).run()
+            QuietRun(unit, taken, self._executing, progress, writes, recorder).run()
         except BaseException:
             if writes.is_final:  # there is no way back
                 with self._guard.all_or_stopped():
@@ -399,11 +405,5 @@ def take(arrival: Arrival, progress: UnderWay, recorder: Recorder) -> None:
     """What came in joins its stream, and is recorded."""
     name = arrival.stream.name
     recorder.rejected(name, arrival.outcomes, arrival.reasons, arrival.aside)
-    progress.arrive(name, arrival.parts, arrival.closed, arrival.flushed_us)
-    given = [(number, rows) for number, rows in arrival.parts if rows is not None]
-    if len(given) == 1:
-        recorder.rows(arrival.stream, *given[0])
-    elif arrival.stream.recorded:
-        joined = together(given)
-        if joined is not None:
-            recorder.rows(arrival.stream, joined[1], joined[0])
+    progress.arrive(name, arrival.runs, arrival.closed, arrival.flushed_us)
+    recorder.rows(arrival.stream, arrival.numbers, arrival.rows)

@@ -1,7 +1,7 @@
 """Under way: which batches of each stream are whole, and what each node has yet to take.
 
 It is the state of the dataflows beside the tables: logged with the epoch that changes it as inlets,
-and recovered from them. `Standing` is that state between epochs, batch by batch; an `UnderWay` is
+and recovered from them. `Standing` is that state between epochs; an `UnderWay` is
 what one epoch does to it, and without a commit it never was.
 
 Invariants: batches of a stream have the numbers 1, 2, 3 and so on; a node is done with a batch
@@ -12,24 +12,35 @@ else, for as long as somebody has not been told.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import pairwise, repeat
 from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from headgate.dataflow.nodes import FlowGraph, Node, Unit
-from headgate.dataflow.streams import IN_BATCH, Stream
+from headgate.dataflow.runs import (
+    Batch,
+    Part,
+    Run,
+    Stamps,
+    TakenBatches,
+    among,
+    as_declared,
+    held_schema,
+    joined,
+    numbered,
+)
+from headgate.dataflow.streams import Stream
 from headgate.durability import Inlet
 from headgate.durability.commit import moved
 from headgate.engine.stream import OF_DATAFLOWS
 
 EMPTY = Inlet(None, None, 0)
-Batch: TypeAlias = pa.Table | None  # the rows of a batch; None: it was aborted
 News: TypeAlias = tuple[str, int, int]  # a batch that is whole: its stream, number and rows
-Part: TypeAlias = tuple[int, Batch]  # rows of a batch, and its number
+RUNS_MAX = 64  # before they are joined into one
 
 
 def stream_inlet(name: str) -> str:
@@ -40,74 +51,6 @@ def stream_inlet(name: str) -> str:
 def node_inlet(name: str) -> str:
     """Under which name the state of a node is kept."""
     return f"{OF_DATAFLOWS}node {name}"
-
-
-def held_schema(stream: Stream) -> pa.Schema:
-    """The columns of rows that are under way, as the log has them."""
-    return stream.schema.arrow.append(pa.field(IN_BATCH, pa.int64()))
-
-
-# --- rows with the numbers of their batches, and batch by batch -----------------------------------
-
-
-def as_declared(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Rows that are under way with all columns of their stream: those that it has got since they
-    came are null."""
-    if rows.schema.equals(schema):
-        return rows
-    columns = [
-        rows.column(one.name) if one.name in rows.schema.names else pa.nulls(len(rows), one.type)
-        for one in schema
-    ]
-    return pa.table(columns, schema=schema)
-
-
-def numbered(stream: Stream, parts: Sequence[Part]) -> pa.Table | None:
-    """Batches as one table with their numbers; None without any."""
-    schema = stream.schema.arrow
-    marks = {number for number, rows in parts if rows is None}
-    mark = pa.table([pa.nulls(1, one.type) for one in schema], schema=schema) if marks else None
-    found = [(number, mark if rows is None else rows) for number, rows in parts]
-    joined = together([(number, rows) for number, rows in found if rows is not None])
-    if joined is None:
-        return None
-    rows, numbers = joined
-    if marks:
-        numbers = np.where(np.isin(numbers, [*marks]), -numbers, numbers)
-    return pa.table([*rows.columns, pa.array(numbers)], schema=held_schema(stream))
-
-
-def together(parts: Sequence[tuple[int, pa.Table]]) -> tuple[pa.Table, np.ndarray] | None:
-    """Batches as one table in one piece, and the batch of each row; None without rows."""
-    found = [part for part in parts if part[1].num_rows]
-    if not found:
-        return None
-    if len(found) == 1:
-        number, rows = found[0]
-        return rows.combine_chunks(), np.broadcast_to(np.int64(number), rows.num_rows)
-    counts = [rows.num_rows for _, rows in found]
-    numbers = np.repeat(np.array([number for number, _ in found], np.int64), counts)
-    return pa.concat_tables([rows for _, rows in found]).combine_chunks(), numbers
-
-
-def apart(rows: pa.Table, numbers: np.ndarray) -> Iterator[tuple[int, pa.Table]]:
-    """The batches of rows whose batches ascend."""
-    if not len(numbers):
-        return
-    ends = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
-    for first, last in pairwise(ends):
-        yield int(numbers[first]), rows.slice(first, last - first)
-
-
-def parts_of(rows: pa.Table) -> Iterator[Part]:
-    """The batches of a table with numbers, in their order."""
-    for number, batch in apart(rows.drop_columns([IN_BATCH]), rows.column(IN_BATCH).to_numpy()):
-        yield abs(number), None if number < 0 else batch
-
-
-def _count(batch: Batch) -> int:
-    """How many rows of the log a batch is."""
-    return 1 if batch is None else batch.num_rows
 
 
 @dataclass
@@ -130,16 +73,22 @@ class Flowing:
     stream: Stream
     closed: int = 0
     flushed_us: int | None = None
-    batches: dict[int, Batch] = field(default_factory=dict)
-    since: dict[int, float] = field(default_factory=dict)  # when batches became whole
+    runs: list[Run] = field(default_factory=list)
+    since: Stamps = field(default_factory=Stamps)  # when batches became whole
     floor: int = 0  # up to this batch nobody needs any
+
+    def add(self, runs: Iterable[Run]) -> None:
+        """More rows, of the last batch that is there or of those behind it."""
+        self.runs += runs
+        if len(self.runs) > RUNS_MAX:
+            self.runs = [joined(self.runs)]
 
     def drop(self, floor: int) -> None:
         """Nobody needs batches up to this one any more."""
-        for number in range(self.floor + 1, floor + 1):
-            self.batches.pop(number, None)
-            self.since.pop(number, None)
-        self.floor = max(self.floor, floor)
+        if floor > self.floor:
+            self.floor = floor
+            self.runs = among(self.runs, floor + 1, sys.maxsize)
+            self.since.drop(floor)
 
 
 class Standing:
@@ -151,7 +100,7 @@ class Standing:
         # a batch that is run again has the place that it had.
         self._by_arrival = by_arrival
         self.arrivals: int = 0
-        self._came: dict[str, dict[int, int]] = {name: {} for name in graph.sources}
+        self._came: dict[str, Stamps] = {name: Stamps() for name in graph.sources}
         self.queues: dict[str, Flowing] = {}
         self.done: dict[str, int] = {}
         self.windows: dict[str, Inlet] = {}
@@ -180,23 +129,22 @@ class Standing:
     def open_count(self, source: str) -> int:
         """How many rows the batch that is not whole yet has."""
         queue = self.queues.get(source)
-        rows = None if queue is None else queue.batches.get(queue.closed + 1)
-        return 0 if rows is None else rows.num_rows
+        runs = [] if queue is None else among(queue.runs, queue.closed + 1, sys.maxsize)
+        return sum(run.rows.num_rows for run in runs)
 
     def came(self, source: str, number: int) -> int:
         """As the how-manieth came in what made this batch whole; 0: before the store was opened."""
-        return self._came[source].get(number, 0)
+        found: int = self._came[source].get(number, 0)
+        return found
 
-    def note_arrival(self, source: str, numbers: Iterable[int]) -> None:
+    def note_arrival(self, source: str, numbers: range) -> None:
         """Batches of a source have become whole, all at once."""
         if not self._by_arrival:
             return
         self.arrivals += 1
         came, fed = self._came[source], self.graph.fed_by(source)
-        came.update(dict.fromkeys(numbers, self.arrivals))
-        floor = min(self.done[unit.first] for unit in fed)
-        for number in [one for one in came if one <= floor]:
-            del came[number]
+        came.put(numbers, self.arrivals)
+        came.drop(min(self.done[unit.first] for unit in fed))
 
     def note(self, inlets: Mapping[str, Inlet]) -> None:
         """The memory has what this has."""
@@ -206,9 +154,9 @@ class Standing:
         for name, stream in self.graph.streams.items():
             one = inlets.get(stream_inlet(name), EMPTY)
             queue = self.queues[name] = Flowing(stream, one.arrivals, one.watermark_us)
-            if one.held is not None:
-                queue.batches = dict(parts_of(as_declared(one.held, held_schema(stream))))
-            queue.floor = min([one.arrivals, *(number - 1 for number in queue.batches)])
+            if one.held is not None and one.held.num_rows:
+                queue.runs = [Run.of_log(as_declared(one.held, held_schema(stream)))]
+            queue.floor = min([one.arrivals, *(run.first - 1 for run in queue.runs)])
         for node in self.graph.nodes:
             one = inlets.get(node_inlet(node.name), EMPTY)
             if one.held is not None:
@@ -227,7 +175,7 @@ class UnderWay:
         self._standing, self._graph = standing, standing.graph
         self._closed: dict[str, int] = {}
         self._flushed: dict[str, int | None] = {}
-        self._added: dict[str, dict[int, list[Batch]]] = {}
+        self._added: dict[str, list[Run]] = {}
         self._done: dict[str, int] = {}
         self._windows: dict[str, Windowed] = {}
 
@@ -277,25 +225,27 @@ class UnderWay:
 
     def batch(self, stream: str, number: int) -> Batch:
         """The rows of a batch; None when it was aborted."""
-        batches, found = self._standing.queues[stream].batches, []
-        if number in batches:
-            found.append(batches[number])
-        found += self._added.get(stream, {}).get(number, ())
-        if len(found) == 1:
-            return found[0]
-        parts = [rows for rows in found if rows is not None]
-        return pa.concat_tables(parts).combine_chunks() if parts else self._empty(stream)
+        runs = self._among(stream, number, number)
+        if not runs:
+            return self._empty(stream)
+        found = joined(runs)
+        return None if found.has_marks else found.rows
 
-    def batches(self, stream: str, numbers: range) -> Iterator[Part]:
-        """The rows of several batches."""
-        there, added = self._standing.queues[stream].batches, self._added.get(stream, {})
-        for number in numbers:
-            yield (
-                number,
-                self.batch(stream, number)
-                if number in added
-                else there.get(number, self._empty(stream)),
-            )
+    def taken(self, stream: str, first: int, last: int) -> TakenBatches:
+        """The rows of several batches, up to the first that was aborted."""
+        runs = self._among(stream, first, last)
+        marked = next((run for run in runs if run.has_marks), None)
+        if marked is not None:
+            last = -int(marked.numbers[marked.numbers < 0][0]) - 1
+            runs = among(runs, first, last)
+        if not runs:
+            return TakenBatches(self._empty(stream), np.empty(0, np.int64), last)
+        found = joined(runs)
+        return TakenBatches(found.rows, found.keys, last)
+
+    def _among(self, stream: str, first: int, last: int) -> list[Run]:
+        added = self._added.get(stream, ())
+        return among([*self._standing.queues[stream].runs, *added], first, last)
 
     def open_rows(self, stream: str) -> pa.Table:
         """The rows of the batch that is not whole yet, of a source."""
@@ -305,14 +255,17 @@ class UnderWay:
     def since(self, unit: Unit, default: float) -> float:
         """Since when a unit's next batch is whole on all that comes to it."""
         batch, queues = self.next_of(unit), self._standing.queues
-        return max(queues[name].since.get(batch, default) for name in unit.needed)
+        return max(float(queues[name].since.get(batch, default)) for name in unit.needed)
 
     def waited(self, unit: Unit, last: int, now: float) -> float:
         """How long a unit's next batches up to the last have waited, all together."""
-        numbers = range(self.next_of(unit), last + 1)
-        since = [map(self._standing.queues[name].since.get, numbers, repeat(now))
-                 for name in unit.needed]  # fmt: skip
-        return now * len(numbers) - sum(since[0] if len(since) == 1 else map(max, *since))
+        first, queues = self.next_of(unit), self._standing.queues
+        count = last + 1 - first
+        if len(unit.needed) == 1:
+            return count * now - queues[unit.needed[0]].since.total(first, last, now)
+        since = [max(queues[name].since.get(number, now) for name in unit.needed)
+                 for number in range(first, last + 1)]  # fmt: skip
+        return count * now - float(sum(since))
 
     def _empty(self, stream: str) -> pa.Table:
         return self._graph.streams[stream].empty
@@ -332,28 +285,32 @@ class UnderWay:
     # --- what happens -------------------------------------------------------------------------
 
     def arrive(
-        self, stream: str, parts: Iterable[Part], closed: int, flushed_us: int | None = None
+        self, stream: str, runs: Iterable[Run], closed: int, flushed_us: int | None = None
     ) -> None:
-        """Rows came in at a source, batch by batch; which of these are whole."""
-        added = self._added.setdefault(stream, {})
-        for number, rows in parts:
-            added.setdefault(number, []).append(rows)
+        """Rows came in at a source, in the order of their batches; which of these are whole."""
+        self._added.setdefault(stream, []).extend(runs)
         self._closed[stream], self._flushed[stream] = closed, flushed_us
 
     def give(self, stream: Stream, number: int, rows: pa.Table) -> None:
         """A batch on a stream is whole."""
-        self.arrive(stream.name, [(number, rows)] if rows.num_rows else [], number)
+        self.arrive(stream.name, [Run.of_one(rows, number)] if rows.num_rows else [], number)
 
     def give_several(
         self, unit: Unit, stream: Stream, rows: pa.Table, numbers: np.ndarray, last: int
     ) -> None:
         """Batches of a stream that a unit gives are whole, up to the last."""
         is_taken = any(one not in unit.nodes for one in self._graph.takers[stream.name])
-        self.arrive(stream.name, apart(rows, numbers) if is_taken else (), last)
+        self.arrive(stream.name, [Run.of(rows, numbers)] if is_taken and len(numbers) else [], last)
+
+    def give_parts(self, stream: Stream, parts: Iterable[Part], last: int) -> None:
+        """The same, batch by batch; some may have been aborted."""
+        runs = [Run.of_marks(stream, number) if rows is None else Run.of_one(rows, number)
+                for number, rows in parts]  # fmt: skip
+        self.arrive(stream.name, [joined(runs)] if runs else [], last)
 
     def give_up(self, stream: Stream, number: int) -> None:
         """A batch on a stream was aborted: who takes it is told."""
-        self.arrive(stream.name, [(number, None)], number)
+        self.arrive(stream.name, [Run.of_marks(stream, number)], number)
 
     def finish(self, node: Node, number: int) -> None:
         """A node is done with a batch."""
@@ -381,15 +338,11 @@ class UnderWay:
             whole = range(queue.closed + 1, self.closed(name) + 1)
             if whole and name in self._graph.sources:
                 standing.note_arrival(name, whole)
-            added = self._added.get(name, {})
             if has_takers:
                 rows = [(number, self.batch(name, number)) for number in whole]
                 news += [(name, number, 0 if one is None else one.num_rows) for number, one in rows]
-            queue.since |= dict.fromkeys(range(max(whole.start, floor + 1), whole.stop), now)
-            for number, parts in added.items():
-                if number > floor:
-                    is_all = len(parts) == 1 and number not in queue.batches
-                    queue.batches[number] = parts[0] if is_all else self.batch(name, number)
+            queue.since.put(range(max(whole.start, floor + 1), whole.stop), now)
+            queue.add(among(self._added.get(name, ()), floor + 1, sys.maxsize))
             queue.closed, queue.flushed_us = self.closed(name), self.flushed_us(name)
             queue.drop(floor)
         for name in self._windows:
@@ -414,11 +367,9 @@ class UnderWay:
 
     def _moved(self, name: str) -> Inlet:
         queue, floor = self._standing.queues[name], self._floor(name)
-        gone = range(queue.floor + 1, floor + 1)
-        drops = sum(_count(queue.batches[one]) for one in gone if one in queue.batches)
-        added = self._added.get(name, {}).items()
-        kept = [(number, rows) for number, parts in added if number > floor for rows in parts]
-        held = numbered(queue.stream, kept) if kept else None
+        drops = sum(run.rows.num_rows for run in among(queue.runs, 0, floor))
+        kept = among(self._added.get(name, ()), floor + 1, sys.maxsize)
+        held = numbered(queue.stream, kept)
         return Inlet(self.flushed_us(name), held, self.closed(name), drops)
 
     def _node(self, name: str) -> Inlet:

@@ -13,6 +13,7 @@ import pytest
 
 import headgate as hg
 from headgate.dataflow import onlookers, quiet, stepping
+from headgate.dataflow.runs import Run, TakenBatches, apart
 from headgate.testing import Executed, FlowOracle, SimulatedClock, SimulatedDisk, schedule_faults
 
 NOON = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
@@ -201,7 +202,7 @@ def test_an_onlooker_takes_many_batches_at_once_and_tells_of_its_aborts(
 
     def watched(self: Any, *given: Any) -> Any:
         looked = real(self, *given)
-        taken.append(len(looked))
+        taken.append(looked.taken.last)
         return looked
 
     monkeypatch.setattr(onlookers.Onlooking, "run", watched)
@@ -249,8 +250,12 @@ CANARIES = [
      lambda node, progress: 1000),
     ("nodes of one table run apart", "a nest over one table", quiet, "_share",
      lambda one, other: False),
+    ("an abort among other batches is not seen", "onlookers", Run, "has_marks",
+     property(lambda self: False)),
+    ("batches run at once beyond those that may", "a nest with a window", TakenBatches, "up_to",
+     lambda self, last: self),
     ("an onlooker has batches for windows", "onlookers of windows", onlookers, "_calls",
-     lambda node, state, batches: ([rows] for _, rows in batches)),
+     lambda node, state, taken: ((n, [one], 0) for n, one in apart(taken.rows, taken.numbers))),
 ]  # fmt: skip
 
 
