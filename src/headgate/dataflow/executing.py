@@ -218,7 +218,7 @@ class Executing:
         part = self.attempt_plain(node, batch, events, writes.epoch)
         if part is None:
             part = self.attempt(node, batch, events, writes.epoch)
-        writes.note(part.changed, shadow)
+        writes.note(part.changed, node.written, shadow)
         ran.results[node.name] = part.recorded
         for stream in node.gives:
             ran.given[stream.name] = flowing(stream, part)

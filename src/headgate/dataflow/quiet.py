@@ -143,7 +143,7 @@ class QuietRun:
         for table in node.tables if rows.num_rows else ():
             self._writes.of(table.name)
         for part in self._attempts(node, rows, numbers):
-            self._writes.note(part.changed, None)
+            self._writes.note(part.changed, node.written, None)
             self._writes.end_node()
             self._recorded.append(part.recorded)
             mine = part.recorded.batch

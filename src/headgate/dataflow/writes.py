@@ -196,14 +196,20 @@ class Writes:
             found[table.name] = rows.words[: rows.count].copy()
         return found
 
-    def note(self, changed: Mapping[str, Slots], shadow: Mapping[str, Words] | None) -> None:
-        """Transactions changed these slots; without a shadow nothing will ever undo them.
+    def note(
+        self,
+        changed: Mapping[str, Slots],
+        written: Iterable[Table],
+        shadow: Mapping[str, Words] | None,
+    ) -> None:
+        """Transactions changed these slots, of tables that they write; without a shadow nothing
+        will ever undo them.
 
         Kernels list a row once in an epoch. One that was changed before in this epoch, by another
         node, may have been changed again, or deleted, without a word.
         """
         self.is_final = self.is_final or shadow is None
-        for name in dict.fromkeys([*changed, *(self._tables if shadow is None else shadow)]):
+        for name in dict.fromkeys([*changed, *(table.name for table in written)]):
             one = self.of(name)
             slots = one.with_earlier(changed.get(name, NO_SLOTS))
             if not len(slots):
