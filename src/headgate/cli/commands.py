@@ -26,7 +26,7 @@ from headgate.durability.format import VERSION as STORE_FORMAT
 from headgate.durability.manifest import version_at
 from headgate.durability.reader import stored_names
 from headgate.errors import HeadgateError
-from headgate.query.store_tables import query_store, read_table, tables_of
+from headgate.query.store_tables import read_table, tables_of
 
 UUID = re.compile(r"([0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
@@ -125,6 +125,10 @@ def sql(
     form: Annotated[
         output.Format, typer.Option("--format", help="How the answer is written.")
     ] = output.Format.table,
+    by: Annotated[
+        stores.By | None,
+        typer.Option(help="Who answers; by default Spark of large tables in shards, else DuckDB."),
+    ] = None,
 ) -> None:
     """Query a store's tables at one epoch, the newest by default; without a query in a shell.
 
@@ -137,13 +141,14 @@ def sql(
         headgate sql bank --epoch 12 "select * from accounts where id = 7"
         headgate sql bank "select reason, count(*) from results group by reason"
         headgate sql bank --format csv "select * from accounts" > accounts.csv
+        headgate sql bank --by spark "select count(*) from accounts"
     """
     if query is None:
         stores.require_store(store)
         extra("prompt_toolkit", "shell")
         import_module("headgate.cli.shell").run(store, form, epoch)
         return
-    output.write(query_store(stores.open_store(store), query, None, epoch).arrow(), form)
+    output.write(stores.ask(store, query, epoch, by).arrow(), form)
 
 
 @app.command()

@@ -188,6 +188,12 @@ def amount_of_bytes(count: int) -> str:
     return f"{size:.1f} GiB"
 
 
+def say_note(message: str) -> None:
+    """One line on standard error that is no error."""
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console.print(visible(message), markup=False, style="dim")
+
+
 def say_error(message: str) -> None:
     """One line on standard error; what DuckDB draws below its messages is left out."""
     lines = message.partition("\n\nLINE ")[0].split("\n")

@@ -20,7 +20,7 @@ from headgate.cli import output, stores
 from headgate.durability import StoreReader
 from headgate.errors import HeadgateError, InputError
 from headgate.query.connections import shared
-from headgate.query.store_tables import RESULT_COLUMNS, RESULTS, query_store, tables_of
+from headgate.query.store_tables import RESULT_COLUMNS, RESULTS, tables_of
 from headgate.state.schema import Schema
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Shell:
 
     def _query(self, text: str) -> None:
         began = time.perf_counter()
-        answer = query_store(self.store(), text, None, self.epoch)
+        answer = stores.ask(self._path, text, self.epoch, None)
         seconds = time.perf_counter() - began
         table = answer.arrow()
         output.write(table, self._form)

@@ -8,16 +8,27 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from importlib import import_module
 from pathlib import Path
 
 import pyarrow as pa
 from rich.console import Console
 from rich.text import Text
 
-from headgate.cli.output import amount_of_bytes, numbers, visible
+from headgate.cli.output import amount_of_bytes, numbers, say_note, visible
 from headgate.durability import Report, StoreReader
 from headgate.durability.format import MANIFEST_NAME
 from headgate.errors import InputError
+from headgate.query.answer import Answer
+from headgate.query.sql import check_query
+from headgate.query.store_tables import (
+    checked_epoch,
+    named_tables,
+    query_store,
+    tables_of,
+    too_large_at,
+)
 
 
 def open_store(path: Path) -> StoreReader:
@@ -38,6 +49,32 @@ def require_store(path: Path) -> None:
     else:
         advice = "check the path, or make a store with hg.open(path, ...) or `headgate demo`"
     raise InputError(f"there is no store at {os.path.abspath(path)}: {advice}")
+
+
+class By(StrEnum):
+    """Who answers a query."""
+
+    duckdb = "duckdb"
+    spark = "spark"
+
+
+def ask(path: Path, query: str, epoch: int | None, by: By | None) -> Answer:
+    """What a query finds in a store, by DuckDB, or by Spark where its tables are large ones in
+    shards; then standard error says why, so that the answer can go on in a pipe."""
+    check_query(query, None)
+    store = open_store(path)
+    if by is None:
+        at = checked_epoch(store, epoch)
+        named = named_tables(store, query, epoch)
+        tables = [name for name in tables_of(store, at) if name.lower() in named]
+        why = too_large_at(store, tables, at)
+        if why is not None:
+            say_note(f"Spark SQL answers: {why}; --by duckdb reads them all the same")
+            by = By.spark
+    if by is By.spark:
+        answer: Answer = import_module("headgate.spark.asking").ask_store(store, query, epoch)
+        return answer
+    return query_store(store, query, None, epoch)
 
 
 def placed_columns(given: Iterable[str]) -> dict[str, str]:

@@ -144,7 +144,7 @@ class NamedParts:
     def counts(self) -> dict[str, int]:
         """How many rows each table has."""
         found: dict[str, int] = defaultdict(int)
-        for one in self._rows.values():
+        for one in list(self._rows.values()):  # a reader asks while the next epoch names its own
             for table, more in json.loads(one.grown).items():
                 found[table] += more
         return dict(found)

@@ -16,8 +16,10 @@ from headgate.engine.terms import Terms
 from headgate.isolation.levels import Execution, Executor
 
 if TYPE_CHECKING:
+    from headgate.durability import StoreReader
     from headgate.engine.journal import Guard, Journal
     from headgate.engine.memory import Memory
+    from headgate.query.sql import Parameters
     from headgate.state.table import Table
     from headgate.transactions import Transaction
 
@@ -64,4 +66,8 @@ class Elsewhere(Protocol):
 
     def row(self, name: str, key: Any) -> dict[str, Any] | None:
         """The row with a key at the newest epoch."""
+        ...
+
+    def ask(self, store: StoreReader, query: str, parameters: Parameters, epoch: int) -> pa.Table:
+        """What a query finds in the tables of an epoch, which is held; they do not come here."""
         ...

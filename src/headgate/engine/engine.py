@@ -39,7 +39,7 @@ from headgate.isolation.levels import Recording
 from headgate.parallel.decision import Decision
 from headgate.parallel.figures import Figures
 from headgate.query.answer import Answer
-from headgate.query.sql import Parameters
+from headgate.query.sql import By, Parameters
 from headgate.state.display import html_table, names
 from headgate.state.flowing import DeclaredStream
 from headgate.state.row_history import with_histories
@@ -367,9 +367,15 @@ class Engine:
         """The tables that a query can read and their epoch, to run it elsewhere."""
         return self._reading.gather(query, epoch)
 
-    def sql(self, query: str, parameters: Parameters = None, epoch: int | None = None) -> Answer:
-        """Run a read-only SQL query by DuckDB over one committed epoch: the newest, or `epoch`."""
-        return self._reading.sql(query, parameters, epoch)
+    def sql(
+        self, query: str, parameters: Parameters = None, epoch: int | None = None, by: By = None
+    ) -> Answer:
+        """Run a read-only SQL query over one committed epoch: the newest, or `epoch`.
+
+        DuckDB answers it in this process, or Spark SQL where the rows are, of large tables in
+        shards; `by` says "duckdb" or "spark", as `by` of the answer does.
+        """
+        return self._reading.sql(query, parameters, epoch, by)
 
     def get(self, table: Table | str, key: Any) -> dict[str, Any] | None:
         """The row with this key (a tuple when the key has several columns), or None."""
@@ -477,16 +483,9 @@ class Engine:
             (name, "table", table.schema.ddl, ", ".join(table.key), counts[name])
             for name, table in self.tables.items()
         ]
-        rows += [
-            (
-                name,
-                "transaction",
-                one.event.ddl,
-                ", ".join(t.name for t in one.signature.tables),
-                "",
-            )
-            for name, one in self.transactions.items()
-        ]
+        for name, one in self.transactions.items():
+            tables = ", ".join(table.name for table in one.signature.tables)
+            rows.append((name, "transaction", one.event.ddl, tables, ""))
         heads = ["name", "is a", "columns", "key, or tables", "rows"]
         return html_table(f"engine {self._told()}", heads, rows)
 

@@ -15,7 +15,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headgate.errors import DeclarationError, InputError, did_you_mean, not_among, shown
+from headgate.errors import (
+    DeclarationError,
+    InputError,
+    StoreError,
+    describe,
+    did_you_mean,
+    not_among,
+    shown,
+)
 from headgate.state.fitting import conform, marked, one_array, unmarked_type
 from headgate.state.objects import NULL_FAULT, are_plain, fitted, is_missing
 from headgate.state.schema import Schema, split_list
@@ -61,9 +69,7 @@ def _as_table(
     if isinstance(data, pa.RecordBatchReader):
         return data.read_all()
     if hasattr(data, "toArrow"):  # a Spark frame
-        if getattr(data, "isStreaming", False):
-            raise InputError(f"{where}: a streaming frame goes through writeStream.foreachBatch")
-        return data.toArrow()
+        return _collected(data, where)
     if type(data).__module__.split(".")[0] == "pandas" and hasattr(data, "columns"):
         table = _from_pandas(data, schema, where)
         _refuse_lost(len(data), table, where)
@@ -82,6 +88,20 @@ def _as_table(
     table = complete(from_dicts(items, schema, where, absent))
     _refuse_lost(len(items), table, where)
     return table
+
+
+def _collected(frame: Any, where: str) -> pa.Table:
+    """The rows of a Spark frame, whose session may have ended since it was made."""
+    try:
+        if getattr(frame, "isStreaming", False):
+            raise InputError(f"{where}: a streaming frame goes through writeStream.foreachBatch")
+        return frame.toArrow()
+    except (OSError, EOFError, AttributeError) as error:  # the last one of a session that stopped
+        why = "its session was stopped" if isinstance(error, AttributeError) else describe(error)
+        raise StoreError(
+            f"{where}: the Spark of this frame does not answer ({why}): begin a new session, and "
+            "read the frame anew"
+        ) from error
 
 
 def _refuse_lost(count: int, table: pa.Table, where: str) -> None:

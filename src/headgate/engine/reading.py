@@ -24,13 +24,21 @@ from headgate.query.answer import Answer
 from headgate.query.connections import KeptConnections
 from headgate.query.point import Row, index_for, indexed_rows, make_getter
 from headgate.query.sql import (
+    By,
     Parameters,
     check_query,
     named_in,
     run_sql,
     select_rows,
 )
-from headgate.query.store_tables import RESULTS, read_results, read_table, unite_results
+from headgate.query.store_tables import (
+    RESULTS,
+    read_results,
+    read_table,
+    too_large,
+    too_large_at,
+    unite_results,
+)
 from headgate.state.schema import Schema
 from headgate.state.stored_names import require_table
 from headgate.state.table import Table
@@ -74,7 +82,7 @@ class Reading:
     ) -> None:
         self._streams = declared
         self._elsewhere = elsewhere  # then the replica has no rows, and knows the epoch only
-        self._replica = memory.replica
+        self._memory, self._replica = memory, memory.replica
         self._recent_results = memory.results
         self._journal = journal
         self._guard = guard
@@ -88,17 +96,58 @@ class Reading:
         self._replica.hide()
         self._connections.close()
 
-    def sql(self, query: str, parameters: Parameters, epoch: int | None) -> Answer:
+    def sql(self, query: str, parameters: Parameters, epoch: int | None, by: By = None) -> Answer:
         """Run a query over the tables it names, all of one epoch."""
         check_query(query, parameters)
-        tables, seen = self.gather(query, epoch)
+        elsewhere, why = self._elsewhere, self._why_elsewhere(query, epoch, by)
+        if elsewhere is not None and why is not None:
+            at = self._replica.published if epoch is None else epoch
+            with self._held(at) as reader:
+                found = elsewhere.ask(reader, query, parameters, at)
+            return Answer(found, at, "spark", why)
+        tables, seen = self._gathered(query, epoch)
         return run_sql(query, tables, parameters, connections=self._connections, epoch=seen)
+
+    def _why_elsewhere(self, query: str, epoch: int | None, by: By) -> str | None:
+        """Why a query is one for Spark; None when DuckDB is to answer it, in this process."""
+        _check_epoch(epoch)
+        if by not in (None, "duckdb", "spark"):
+            raise InputError(f"by is 'duckdb', 'spark' or None for either, not {shown(by)}")
+        if self._elsewhere is None:
+            if by == "spark":
+                raise InputError(
+                    "by='spark' is for an engine with shards; this one has its rows in memory, "
+                    "where DuckDB asks them: leave it out"
+                )
+            return None
+        if by is not None:
+            return f"by={by!r}" if by == "spark" else None
+        return self._too_large(query, epoch)
+
+    def _too_large(self, query: str, epoch: int | None) -> str | None:
+        """Why the tables that a query names are not read into this process."""
+        if epoch is not None and epoch != self._replica.published:
+            with self._held(epoch) as reader:
+                named = named_in(query, reader.declared(epoch).get("tables", {}))
+                return too_large_at(reader, named, epoch)
+        copies = self._replica.copies
+        columns = {name: len(list(copies[name].table.schema)) for name in named_in(query, copies)}
+        return too_large(columns, self._memory.counts())
 
     def gather(self, query: str, epoch: int | None) -> tuple[dict[str, pa.Table], int]:
         """The tables that a query can read, and their epoch; those that it does not name are empty.
 
         What it gives can be queried anywhere, also in another process.
         """
+        why = self._why_elsewhere(query, epoch, None)
+        if why is not None:
+            raise InputError(
+                f"the query cannot run here: {why}; ask the engine by engine.sql, which has Spark "
+                "answer it"
+            )
+        return self._gathered(query, epoch)
+
+    def _gathered(self, query: str, epoch: int | None) -> tuple[dict[str, pa.Table], int]:
         _check_epoch(epoch)
         if epoch is not None and epoch != self._replica.published:
             return self._with_results(query, self._past(query, epoch), epoch, {}), epoch

@@ -29,9 +29,13 @@ class Answer:
     (2, 2)
     """
 
-    def __init__(self, table: pa.Table, epoch: int | None = None) -> None:
+    def __init__(
+        self, table: pa.Table, epoch: int | None = None, by: str = "duckdb", why: str = ""
+    ) -> None:
         self._table = table
         self.epoch: int | None = epoch
+        self.by: str = by  # who answered: "duckdb", or "spark" of tables that are in shards
+        self.why: str = why  # why that one did, where there was a choice
 
     @property
     def columns(self) -> list[str]:
@@ -94,7 +98,8 @@ class Answer:
 
     def _told(self) -> str:
         at = "" if self.epoch is None else f" at epoch {self.epoch:,}"
-        return f"{counted(len(self), 'row')}{at}"
+        by = "" if self.by == "duckdb" else " by Spark SQL"
+        return f"{counted(len(self), 'row')}{at}{by}"
 
 
 def shown_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Literal
 
 import duckdb
 import numpy as np
@@ -31,6 +31,7 @@ from headgate.state.table import Table
 from headgate.state.types import Column, ColumnType
 
 Parameters = Sequence[Any] | Mapping[str, Any] | None
+By = Literal["duckdb", "spark"] | None  # who answers a query; None: whoever suits it
 
 _READ_ONLY = ("SELECT", "EXPLAIN")
 _BATCH_ROWS = 1 << 16

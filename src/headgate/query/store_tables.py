@@ -215,6 +215,40 @@ def shards_of(reader: StoreReader, name: str, epoch: int) -> int | None:
     return None if shard_count(declarations) is None else len(parts_of(declarations, described))
 
 
+# Tables in shards of so many bytes are read into one process for a query: beyond, Spark is asked.
+READ_BYTES_MAX = 1 << 28
+
+
+def row_bytes(columns: int) -> int:
+    """About how many bytes a row of so many columns takes in memory, with its place in an index."""
+    return 8 * (4 + columns)
+
+
+def too_large(columns: Mapping[str, int], rows: Mapping[str, int]) -> str | None:
+    """Why these tables are not read into one process: by name how many columns and rows there are;
+    None when they may be."""
+    found = {name: row_bytes(count) * rows.get(name, 0) for name, count in columns.items()}
+    total = sum(found.values())
+    if total <= READ_BYTES_MAX:
+        return None
+    largest = max(found, key=lambda name: found[name])
+    return (
+        f"the tables that it names take about {total >> 20:,} MiB, most of it {largest!r}, and "
+        f"{READ_BYTES_MAX >> 20:,} MiB at most are read into one process"
+    )
+
+
+def too_large_at(reader: StoreReader, named: Iterable[str], epoch: int) -> str | None:
+    """The same of these tables of a store at an epoch; of rows that are not in shards it is None,
+    as any process that opens the store has them."""
+    declarations = reader.declared(epoch)
+    if shard_count(declarations) is None:
+        return None
+    tables = {name: declarations["tables"][name] for name in named}
+    columns = {name: len(list(Schema.parse(one["columns"]))) for name, one in tables.items()}
+    return too_large(columns, reader.parts(epoch).counts())
+
+
 # --- SQL over a store's files ---------------------------------------------------------------------
 
 
@@ -226,8 +260,7 @@ def query_store(
     Only what the query names is read. The results stand under the name "results", unless a table
     of the store has that name.
     """
-    known = [*tables_of(store, epoch), RESULTS]
-    found, at = gather_store(store, _named_tables(text, known), epoch)
+    found, at = gather_store(store, named_tables(store, text, epoch), epoch)
     return run_sql(text, found, parameters, epoch=at)
 
 
@@ -236,7 +269,7 @@ def gather_store(
 ) -> tuple[dict[str, pa.Table], int]:
     """All tables of a store, and their epoch; those that are not named are empty."""
     with store.hold():
-        at = _checked_epoch(store, epoch)
+        at = checked_epoch(store, epoch)
         return _read_named(store, {name.lower() for name in named}, at), at
 
 
@@ -257,19 +290,21 @@ def _read_named(store: StoreReader, named: set[str], epoch: int) -> dict[str, pa
     return found
 
 
-def _checked_epoch(store: StoreReader, epoch: int | None) -> int:
+def checked_epoch(store: StoreReader, epoch: int | None) -> int:
+    """The epoch that is meant, the newest for None; InputError when it is not there."""
     first, last = store.first_epoch(), store.last_epoch()
     if epoch is not None and not first <= epoch <= last:
         raise InputError(f"no epoch {epoch} in {store.path}: it has epochs {first} to {last}")
     return last if epoch is None else epoch
 
 
-def _named_tables(text: str, known: Iterable[str]) -> set[str]:
-    """The tables that a query names, in lower case.
+def named_tables(store: StoreReader, text: str, epoch: int | None) -> set[str]:
+    """The tables of a store that a query names, in lower case.
 
     DuckDB cannot say it of every query, one with parameters for instance; then it is every table
     whose name stands anywhere in the text.
     """
+    known = [*tables_of(store, epoch), RESULTS]
     try:
         with shared.one() as connection:
             return {name.lower() for name in connection.get_table_names(text)}

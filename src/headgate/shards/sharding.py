@@ -16,7 +16,7 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 import pyarrow as pa
 
-from headgate.durability import Store
+from headgate.durability import Store, StoreReader
 from headgate.durability.named_parts import NewImage, NewPart
 from headgate.durability.part_file import (
     PartName,
@@ -36,6 +36,8 @@ from headgate.engine.terms import Terms
 from headgate.errors import InputError, StoreError, check_invariant
 from headgate.execution.program import Program
 from headgate.isolation.levels import Execution, Executor
+from headgate.query.sql import Parameters
+from headgate.query.store_tables import row_bytes
 from headgate.shards.components import find_components, homes_alone, touched_rows
 from headgate.shards.placement import EVERYWHERE, beyond_shards, refuse_unfit
 from headgate.shards.planning import (
@@ -87,6 +89,10 @@ class ShareTasks(Protocol):
 
     def is_frame(self, given: Any) -> bool:
         """Whether these are rows that are spread over processes."""
+        ...
+
+    def ask(self, store: StoreReader, query: str, parameters: Parameters, epoch: int) -> pa.Table:
+        """What a query finds in the tables of an epoch, which are not read into this process."""
         ...
 
 
@@ -198,9 +204,9 @@ class Sharding:
 
     def _fits_here(self) -> bool:
         """Whether the driver may hold all rows: about their words, and those of an index."""
-        counts = self._memory.counts()
-        words = {name: 4 + len(list(table.schema)) for name, table in self._tables.items()}
-        return sum(8 * words[name] * counts[name] for name in words) <= self._driver_bytes_max
+        counts, tables = self._memory.counts(), self._tables
+        bytes_each = {name: row_bytes(len(list(table.schema))) for name, table in tables.items()}
+        return sum(bytes_each[name] * counts[name] for name in tables) <= self._driver_bytes_max
 
     def _name(self, epoch: int, reports: Iterable[ShareReport]) -> dict[str, pa.RecordBatch]:
         """What the log is to name of an epoch; all else of it is removed."""
@@ -296,6 +302,10 @@ class Sharding:
         rows = self.source.read(report.wanted[0]).tables[name].to_pylist()
         remove_work(self.source.disk, self.source.path, self._run)
         return rows[0] if rows else None
+
+    def ask(self, store: StoreReader, query: str, parameters: Parameters, epoch: int) -> pa.Table:
+        self._guard.wait(epoch)
+        return self.tasks.ask(store, query, parameters, epoch)
 
     def give(self, epoch: int, number: int, tables: Mapping[str, pa.Table]) -> PartName:
         """Write what a task is to read."""

@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from headgate.durability import StoreReader
 from headgate.engine.loading import check_rows, read_rows, refuse_columns
 from headgate.errors import HeadgateError, InputError, StoreError, describe
 from headgate.io import Disk
+from headgate.query.sql import Parameters
 from headgate.shards.placement import check_count
 from headgate.shards.sharding import Sharding
 from headgate.shards.share import (
@@ -36,6 +38,8 @@ from headgate.shards.warm import WarmFiles
 if TYPE_CHECKING:
     from pyspark import Broadcast
     from pyspark.sql import DataFrame, SparkSession
+
+    from headgate.spark.asking import Questions
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
@@ -204,6 +208,7 @@ class SparkTasks:
         self._spark = spark
         self._code: Broadcast[bytes] | None = None
         self._homes = ShardHomes()
+        self._questions: Questions | None = None
 
     def begin(self, code: ShardCode) -> int:
         from pyspark import cloudpickle
@@ -217,7 +222,8 @@ class SparkTasks:
         return max(1, int(self._spark.sparkContext.defaultParallelism))
 
     def run(self, shares: Sequence[BatchShare]) -> list[ShareReport]:
-        with _told(_what(shares)):
+        is_reading = all(one.words is None and one.shard is not None for one in shares)
+        with _told(_what(shares), is_reading=is_reading):
             by_number = {one.number: one for one in self._run(shares)}
         return [by_number[share.number] for share in shares]
 
@@ -245,6 +251,14 @@ class SparkTasks:
     def place(self, frame: DataFrame, share: BatchShare, table: str) -> list[ShareReport]:
         with _told(f"load {table!r}"):
             return self._place(frame, share, table)
+
+    def ask(self, store: StoreReader, query: str, parameters: Parameters, epoch: int) -> pa.Table:
+        with _told("answer the query", is_reading=True):
+            if self._questions is None:
+                from headgate.spark.asking import Questions
+
+                self._questions = Questions(self._spark)
+            return self._questions.ask(store, query, parameters, epoch)
 
     def _place(self, frame: DataFrame, share: BatchShare, table: str) -> list[ShareReport]:
         code: Any = self._code
@@ -285,28 +299,30 @@ def _what(shares: Sequence[BatchShare]) -> str:
 class _told:
     """For `with`: what Spark says of a failed job, in a sentence of ours."""
 
-    def __init__(self, what: str) -> None:
-        self._what = what
+    def __init__(self, what: str, *, is_reading: bool = False) -> None:
+        self._what, self._is_reading = what, is_reading
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        from pyspark import SparkContext
         from pyspark.errors import PySparkException
 
         advice = "open the store again when the cluster is well"
         if isinstance(error, (OSError, EOFError)):  # of the sockets between Python and Spark
             why = f"Spark's own process does not answer ({describe(error)})"
             advice = "begin a new session, and open the store again with it"
+        elif isinstance(error, AttributeError) and SparkContext._active_spark_context is None:
+            why, advice = "its session was stopped", "begin a new one, and open the store with it"
         elif isinstance(error, PySparkException) or type(error).__module__ == "py4j.protocol":
             why = _cause(str(error)) or type(error).__name__
             if why.startswith(("ModuleNotFoundError", "ImportError")):
                 advice = "have the module on every executor as it is here, and open the store again"
         else:
             return
-        raise StoreError(
-            f"Spark could not {self._what}: {why}; nothing of it is committed: {advice}"
-        ) from error
+        so = "" if self._is_reading else "nothing of it is committed: "
+        raise StoreError(f"Spark could not {self._what}: {why}; {so}{advice}") from error
 
 
 def _cause(said: str) -> str:

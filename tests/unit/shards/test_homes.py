@@ -15,6 +15,7 @@ from headgate.durability.lineage import UNKNOWN
 from headgate.durability.part_file import PartName
 from headgate.shards.share import BatchShare, ShardCode, StreamWords
 from headgate.spark.cluster import ShardHomes, SparkTasks, _told
+from tests.unit.shards.bank import accounts
 
 
 def share(shard: int | None, size: int = 100_000) -> BatchShare:
@@ -126,3 +127,17 @@ def test_a_session_that_has_ended_is_told_as_such(
     with pytest.raises(hg.StoreError, match=re.escape(words)) as told:
         use(SparkTasks(ended))
     assert "begin a new session, and open the store again" in str(told.value)
+    assert ("nothing of it is committed" in str(told.value)) == (what != "read a row")
+
+
+def test_the_rows_of_a_frame_whose_session_has_ended_are_told_as_such() -> None:
+    words = "load 'accounts': the Spark of this frame does not answer"
+    with pytest.raises(hg.StoreError, match=words), hg.open(None, tables=[accounts]) as engine:
+        engine.load(accounts, EndedFrame(), mode="missing")
+
+
+class EndedFrame:
+    """A frame of such a session."""
+
+    def toArrow(self) -> NoReturn:
+        raise ConnectionRefusedError(111, "Connection refused")
