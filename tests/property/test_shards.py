@@ -72,6 +72,25 @@ def test_results_and_rows_are_those_of_one_process(name: str, data: st.DataObjec
     engine.close()
 
 
+@pytest.mark.parametrize("name", ["transfer", "move", "hop"])
+@making.examples(6)
+@given(data=st.data())
+def test_the_graph_of_events_is_that_of_one_process(name: str, data: st.DataObject) -> None:
+    member = FAMILY[name]
+    form, order = member.compiled, list(member.order_by)
+    rows = data.draw(making.filled_tables(*member.tables), "rows")
+    engine, one, oracle = opened(member.tables, [form], rows, data)
+    for events in data.draw(making.batches(making.events(member)), "batches"):
+        found, same = (each.explain(form, events, order_by=order) for each in (engine, one))
+        assert repr(found) == repr(same)
+        assert found.graph.units.count > 200 or found.svg() == same.svg()
+        expected = oracle.run(form, events, order_by=order)
+        assert results_difference(engine.run(form, events, order_by=order), expected) is None
+        one.run(form, events, order_by=order)
+        compare(engine, one, oracle)
+    engine.close()
+
+
 @making.examples(10)
 @given(data=st.data())
 def test_routed_events_that_create_move_and_delete_do_too(data: st.DataObject) -> None:

@@ -31,7 +31,13 @@ from headgate.engine.executors import Executors
 from headgate.engine.journal import EngineLock, Guard, Journal, OpenRecord
 from headgate.engine.memory import ALL_COLUMNS, Memory, Written
 from headgate.engine.metrics import Meter, StreamMetrics
-from headgate.engine.ordering import Arranged, arranger_of, in_commit_order, latest_time_us
+from headgate.engine.ordering import (
+    Arranged,
+    arranger_of,
+    figures_of,
+    in_commit_order,
+    latest_time_us,
+)
 from headgate.engine.origins import Applied, Caller, Origins
 from headgate.engine.reading import ahead_of_readers
 from headgate.engine.rerun import Border, check_same_results, is_code_changed, read_terms
@@ -211,14 +217,12 @@ class Batches:
 
     def explain(self, terms: Terms, events: pa.Table) -> Figures:
         """The figures of the graph these events would make now, none of them held back."""
-        if self._elsewhere is not None:
-            self._elsewhere.refuse("explain, which plans threads of one process,")
         free = terms if terms.watermark_us is None else replace(terms, watermark_us=None)
         with self._lock, self._guard.running():
             executor = self.executor(terms.route.transactions)
-            arranged = arranger_of(free, executor.program).arrange(events, None)
-            executor.program.resolve(arranged.works, is_foreseen=True)
-            return executor.explain(arranged.works, arranged.order, arranged.route)
+            if self._elsewhere is not None:
+                return self._elsewhere.explain(free, events, executor)
+            return figures_of(free, events, executor)
 
     # --- the way of a batch -------------------------------------------------------------------
 

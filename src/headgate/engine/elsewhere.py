@@ -14,6 +14,7 @@ import pyarrow as pa
 from headgate.engine.ordering import Arranged
 from headgate.engine.terms import Terms
 from headgate.isolation.levels import Execution, Executor
+from headgate.parallel.figures import Figures
 
 if TYPE_CHECKING:
     from headgate.durability import StoreReader
@@ -58,6 +59,10 @@ class Elsewhere(Protocol):
         self, terms: Terms, arranged: Arranged, executor: Executor, epoch: int
     ) -> Execution:
         """Run an arranged batch where its rows are; changes nothing that counts."""
+        ...
+
+    def explain(self, terms: Terms, events: pa.Table, executor: Executor) -> Figures:
+        """The figures of the graph that events would make now; nothing runs."""
         ...
 
     def load(self, name: str, given: Any, mode: str, commit: CommitPlaced) -> int:

@@ -26,7 +26,8 @@ from headgate.engine.terms import Terms
 from headgate.errors import InputError
 from headgate.execution.program import Program
 from headgate.execution.run import LATE, REJECTED, Work
-from headgate.isolation.levels import Execution
+from headgate.isolation.levels import Execution, Executor
+from headgate.parallel.figures import Figures
 from headgate.state.columns import StoredColumn, to_stored
 from headgate.state.fitting import conform, decoded, joined, one_array, unmarked
 from headgate.state.objects import FAULT_WORDS, TEXT_FAULT
@@ -83,6 +84,13 @@ def arranger_of(terms: Terms, program: Program) -> Arranger:
     if found is None:
         found = terms.arrangers[program] = Arranger(terms, program)
     return found
+
+
+def figures_of(terms: Terms, events: pa.Table, executor: Executor) -> Figures:
+    """The figures of the graph that events would make over the rows of an executor; none runs."""
+    arranged = arranger_of(terms, executor.program).arrange(events, None)
+    executor.program.resolve(arranged.works, is_foreseen=True)
+    return executor.explain(arranged.works, arranged.order, arranged.route)
 
 
 class Arranger:

@@ -106,7 +106,7 @@ def plan_batch(components: Components, order: EventRows, costs: Costs) -> BatchP
     visit_of = np.full(len(components.homes), -1, np.int64)
     visit_of[cross] = _packed(sizes, count)
     visits = {number: order[visit_of[numbers] == number] for number in range(count)}
-    wanted = _wanted(components.touched, visit_of[components.numbers], order)
+    wanted = wanted_rows(components.touched, visit_of[components.numbers], order)
     decision = _decision(at_home, sizes, count, why)
     return BatchPlan(at_home, visits, count == 1, wanted, decision)
 
@@ -139,7 +139,7 @@ def _packed(sizes: np.ndarray, count: int) -> np.ndarray:
     return found
 
 
-def _wanted(
+def wanted_rows(
     touched: Touched, visit_of_event: np.ndarray, order: EventRows
 ) -> dict[int, dict[str, pa.Table]]:
     """The keys of the rows that each visit needs, by the shard that has them."""
@@ -154,7 +154,8 @@ def _wanted(
     visit, row = np.divmod(pairs, rows)
     shard = touched.shards[row]
     # Rows that all shards have are handed out by one that is asked anyway.
-    shard = np.where(shard == EVERYWHERE, shard[shard != EVERYWHERE].min(), shard)
+    asked = shard[shard != EVERYWHERE]
+    shard = np.where(shard == EVERYWHERE, asked.min() if len(asked) else 0, shard)
     found: dict[int, dict[str, pa.Table]] = {}
     for name, base in touched.bases.items():
         known = touched.keys[name]

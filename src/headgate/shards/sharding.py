@@ -31,11 +31,12 @@ from headgate.engine.elsewhere import CommitPlaced
 from headgate.engine.journal import Guard, Journal
 from headgate.engine.loading import absent_rows, check_rows, fill, made_by_events, read_rows
 from headgate.engine.memory import Memory
-from headgate.engine.ordering import Arranged
+from headgate.engine.ordering import Arranged, arranger_of, figures_of
 from headgate.engine.terms import Terms
 from headgate.errors import InputError, StoreError, check_invariant
 from headgate.execution.program import Program
 from headgate.isolation.levels import Execution, Executor
+from headgate.parallel.figures import Figures
 from headgate.query.sql import Parameters
 from headgate.query.store_tables import row_bytes
 from headgate.shards.components import find_components, homes_alone, touched_rows
@@ -47,6 +48,7 @@ from headgate.shards.planning import (
     plan_batch,
     plan_whole,
     seconds_of,
+    wanted_rows,
 )
 from headgate.shards.share import (
     EVENTS,
@@ -62,7 +64,7 @@ from headgate.shards.share import (
     place_rows,
     shards_of,
 )
-from headgate.shards.warm import Source
+from headgate.shards.warm import ShardRows, Source
 from headgate.state.fitting import one_array
 from headgate.state.table import Table
 from headgate.transactions import Transaction
@@ -239,6 +241,22 @@ class Sharding:
         each = report.seconds / report.events if report.events else None
         self._costs = self._costs.noted(each, None, max(0.0, seconds - report.seconds))
 
+    def explain(self, terms: Terms, events: pa.Table, executor: Executor) -> Figures:
+        epoch, transactions = self._memory.epoch, terms.route.transactions
+        if any(beyond_shards(one, self._tables) is not None for one in transactions):
+            rows = self.worker.rows_of(self.share(epoch, 0, WHOLE))
+            self.worker.held.forget()  # rows that events may make are given slots in it
+        else:
+            arranged = arranger_of(terms, executor.program).arrange(events, None)
+            touched = touched_rows(
+                arranged.works, arranged.order, self._tables, self._placement, executor.program.pool
+            )
+            visit = np.zeros(len(arranged.route), np.int64)
+            rows = ShardRows(self._tables, transactions)
+            for name, found in self._rows(epoch, wanted_rows(touched, visit, arranged.order)):
+                rows.put(name, found, epoch)
+        return figures_of(terms, events, rows.executor(transactions, updates=False))
+
     # --- loading ------------------------------------------------------------------------------
 
     def load(self, name: str, given: Any, mode: str, commit: CommitPlaced) -> int:
@@ -297,11 +315,22 @@ class Sharding:
         shard = 0 if shard == EVERYWHERE else shard
         epoch = self._memory.epoch
         self._guard.wait(epoch)  # what is seen is durable
-        asked = self.give(epoch, 0, {f"{WANTED}/0/{name}": keys})
-        report = checked(self.tasks.run([self.share(epoch, 0, shard, given=asked)]))[0]
-        rows = self.source.read(report.wanted[0]).tables[name].to_pylist()
+        found = [rows.to_pylist() for _, rows in self._rows(epoch, {shard: {f"0/{name}": keys}})]
+        return found[0][0] if found and found[0] else None
+
+    def _rows(
+        self, epoch: int, wanted: Mapping[int, Mapping[str, pa.Table]]
+    ) -> list[tuple[str, pa.Table]]:
+        """Rows of the newest epoch, which their shards hand out: by shard, table and keys."""
+        shares = []
+        for number, (shard, tables) in enumerate(sorted(wanted.items())):
+            asked = {f"{WANTED}/{name}": keys for name, keys in tables.items()}
+            given = self.give(epoch, number, asked)
+            shares.append(self.share(epoch, number, shard, given=given))
+        reports = checked(self.tasks.run(shares)) if shares else []
+        read = [self.source.read(one.wanted[0]).tables for one in reports]
         remove_work(self.source.disk, self.source.path, self._run)
-        return rows[0] if rows else None
+        return [pair for tables in read for pair in tables.items()]
 
     def ask(self, store: StoreReader, query: str, parameters: Parameters, epoch: int) -> pa.Table:
         self._guard.wait(epoch)
