@@ -23,6 +23,7 @@ from tests.unit.shards.bank import (
     follow,
     in_one_process,
     loaded,
+    rates,
     rows_of,
 )
 
@@ -213,3 +214,43 @@ def in_shards_or_not(disk: SimulatedDisk, shards: int) -> hg.Engine:
     if shards:
         return open_sharded(TABLES, TRANSACTIONS, shards, Workers(), disk)
     return hg.open(PATH, tables=TABLES, transactions=TRANSACTIONS, disk=disk)
+
+
+def test_a_loss_of_power_at_any_call_leaves_a_store_before_its_migration_or_after_it(
+    long_run: bool,
+) -> None:
+    lived, shards = SimulatedDisk(), 2
+    with open_sharded(TABLES, TRANSACTIONS, shards, Workers(), lived) as engine:
+        run_batch(loaded(engine), 0)
+        rows, epoch = rows_of(engine)["accounts"].to_pylist(), engine.epoch
+    change = (
+        hg.Migration("double")
+        .rename_column("accounts", "balance", "cents")
+        .add_column("accounts", "twice bigint", value="cents * 2")
+    )
+    changed = hg.Table("accounts", "id bigint, owner string, cents bigint, twice bigint", key="id")
+    expected = [
+        {"id": row["id"], "owner": row["owner"], "cents": row["balance"],
+         "twice": row["balance"] * 2}
+        for row in rows
+    ]  # fmt: skip
+    counting, found = lived.after_kill(), set()
+    assert hg.migrate(PATH, [change], disk=counting)[0].is_applied
+    survivals = [Survival.DROP, Survival.KEEP, Survival.RANDOM]
+    for number in range(1, counting.calls + 1, 1 if long_run else 5):
+        disk = lived.after_kill()
+        disk.crash_at = number
+        with pytest.raises(SimulatedCrash):
+            hg.migrate(PATH, [change], disk=disk)
+        disk = disk.after_crash(survivals[number % 3], number)
+        assert verify(PATH, disk).is_whole
+        found.add(not hg.migrate(PATH, [change], disk=disk))
+        given = ([changed, rates], [], shards, Workers(), disk)
+        with open_sharded(*given, migrations=[change]) as engine:
+            assert engine.epoch == epoch + 1
+            query = "select * from accounts order by id"
+            assert engine.sql(query, epoch=epoch).dicts() == rows
+            assert engine.sql(query).dicts() == expected
+            left = files_of(disk) - {name.file for name in engine._memory.parts.names()}
+            assert not any(path.endswith("reshard.part") for path in left)
+    assert found == {False, True}

@@ -19,7 +19,7 @@ import headgate as hg
 from headgate.durability import StoreReader
 from headgate.query.store_tables import read_table
 from headgate.testing import SimulatedClock, SimulatedDisk
-from tests.property import making
+from tests.property import making, workers
 
 PATH = "/store"
 NAMES = ("a", "b", "c", "d", "e")
@@ -272,6 +272,8 @@ class Changes:
 class World:
     """A store on a simulated disk beside its model."""
 
+    path = PATH
+
     def __init__(self, draw: Callable[..., Any]) -> None:
         self.draw = draw
         self.disk = SimulatedDisk()
@@ -287,7 +289,7 @@ class World:
     def open(self, *transactions: hg.Transaction) -> hg.Engine:
         tables = [held.declared(name) for name, held in self.model.items()]
         return hg.open(
-            PATH, tables=tables, transactions=transactions, migrations=self.applied,
+            self.path, tables=tables, transactions=transactions, migrations=self.applied,
             disk=self.disk, clock=SimulatedClock(),
         )  # fmt: skip
 
@@ -332,12 +334,12 @@ class World:
         migrations = [*self.applied, changes.migration]
         if any(held.is_broken() for held in model.values()):
             try:
-                hg.migrate(PATH, migrations, disk=self.disk)
+                hg.migrate(self.path, migrations, disk=self.disk)
             except hg.DeclarationError as error:
                 assert "nothing was changed" in str(error)
                 return
             raise AssertionError(f"{changes.migration} was not refused")
-        [tried] = hg.migrate(PATH, migrations, dry_run=True, disk=self.disk)
+        [tried] = hg.migrate(self.path, migrations, dry_run=True, disk=self.disk)
         assert not tried.offenders and tried.epoch == max(self.epochs) + 1
         self.model, self.applied = model, migrations
         with self.open() as engine:
@@ -345,7 +347,7 @@ class World:
 
     def check(self) -> None:
         """Every epoch as it was, in the files and to an engine."""
-        reader = StoreReader.open(PATH, self.disk)
+        reader = StoreReader.open(self.path, self.disk)
         with self.open() as engine:
             for epoch, model in self.epochs.items():
                 assert set(reader.declared(epoch)["tables"]) == set(model)
@@ -369,3 +371,38 @@ def test_every_epoch_shows_the_rows_as_they_were_declared_then(data: st.DataObje
         world.migrate(number)
     world.write(99)
     world.check()
+
+
+class ShardedWorld(World):
+    """The same with the rows in shards."""
+
+    path = workers.PATH
+
+    def __init__(self, draw: Callable[..., Any]) -> None:
+        self.shards = draw(st.sampled_from((1, 3)), "shards")
+        super().__init__(draw)
+
+    def open(self, *transactions: hg.Transaction) -> hg.Engine:
+        tables = [held.declared(name) for name, held in self.model.items()]
+        return workers.open_sharded(
+            tables, transactions, self.shards, workers.Workers(), self.disk,
+            migrations=self.applied,
+        )  # fmt: skip
+
+
+@making.examples(15)
+@given(data=st.data())
+def test_it_does_so_in_shards_and_back_in_one_process(data: st.DataObject) -> None:
+    world = ShardedWorld(data.draw)
+    for number in range(data.draw(st.integers(1, 3), "rounds")):
+        world.write(number)
+        world.migrate(number)
+    world.write(99)
+    world.check()
+    change = hg.reshard(world.path, 0, disk=world.disk)
+    tables = [held.declared(name) for name, held in world.model.items()]
+    with hg.open(world.path, tables=tables, migrations=world.applied, disk=world.disk) as one:
+        assert one.epoch == change.epoch == max(world.epochs) + 1
+        for name, held in world.model.items():
+            rows = sorted(one.scan(name).dicts(), key=lambda row: row[held.key])
+            assert rows == sorted(held.rows.values(), key=lambda row: row[held.key])

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import headgate as hg
+from headgate.engine.declaring.applying import migrated
 from headgate.engine.engine import Engine
 from headgate.engine.journal import Journal
 from headgate.engine.opening import Newcomer
@@ -82,15 +83,21 @@ def open_sharded(
     disk: SimulatedDisk | None = None,
     retain: hg.Retention | None = None,
     driver_bytes_max: int = 0,
+    migrations: Sequence[hg.Migration] = (),
 ) -> hg.Engine:
     """An engine with shards whose tasks run in this process, on a disk in memory."""
     disk = disk if disk is not None else SimulatedDisk()
     workers.disk, clock = disk, SimulatedClock()
     program = Newcomer(
         {table.name: table for table in tables}, {one.name: one for one in transactions},
-        (), False, False, disk, elsewhere=Sharding(workers, shards, driver_bytes_max),
+        migrations, False, False, disk, elsewhere=Sharding(workers, shards, driver_bytes_max),
     )  # fmt: skip
-    journal = Journal.open(PATH, disk, clock, "sync", retain)
+
+    def journal_of() -> Journal:
+        return Journal.open(PATH, disk, clock, "sync", retain)
+
+    declared = list(program.tables.values())
+    journal = migrated(journal_of(), journal_of, migrations, declared, clock)
     try:
         return Engine(journal, program, clock)
     except BaseException:

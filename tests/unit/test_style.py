@@ -54,6 +54,7 @@ TESTING_SEES_FROM = LAYERS.index("dataflow")
 DOORS = {
     ("engine", "headgate.spark.sink"),
     ("engine", "headgate.spark.cluster"),
+    ("engine", "headgate.shards.resharding"),
     *(
         ("engine", f"headgate.dataflow.{one}")
         for one in ("declared", "handles", "nodes", "streams")

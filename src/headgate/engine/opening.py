@@ -48,7 +48,7 @@ from headgate.engine.rerun import fingerprint_of, is_code_changed, read_terms
 from headgate.errors import DeclarationError, HeadgateError, InputError, LockedError, shown
 from headgate.io import Clock, Disk, RealDisk, local_folder
 from headgate.query.answer import Answer
-from headgate.query.store_tables import shard_count
+from headgate.query.store_tables import read_table, shard_count
 from headgate.state.rows import TableRows
 from headgate.state.stored_names import Storages
 from headgate.state.strings import StringPool
@@ -207,6 +207,10 @@ class Newcomer:
     dataflows: DeclaredFlows | None = None
     elsewhere: Elsewhere | None = None  # where the rows are, if not in this process
 
+    def __post_init__(self) -> None:
+        if self.elsewhere is not None:  # what cannot be there is refused before a migration is made
+            self.elsewhere.check(self.tables, self.transactions)
+
     def judge(self, running: Running) -> None:
         """Refuse what the start of this program would; an engine that has stopped has no say."""
         if running.stopped is not None or running.path is None:
@@ -230,11 +234,7 @@ class Newcomer:
         self, running: Running, tables: Mapping[str, Table], stored: Mapping[str, Any]
     ) -> None:
         """Hold the rows that there are to the constraints that are new to the store."""
-        needed: set[str] = set()
-        for table in tables.values():
-            for constraint in new_constraints(table, stored):
-                needed |= {table.name, getattr(constraint, "parent", table.name)}
-        pool = StringPool()
+        pool, needed = StringPool(), _constrained(tables, stored)
         refuse_broken({name: _rows(running, tables[name], stored, pool) for name in needed}, stored)
 
 
@@ -282,15 +282,27 @@ def check_shards(
             )
 
 
-def refuse_new_constraints(tables: Mapping[str, Table], stored: Mapping[str, Any]) -> None:
-    """Refuse a constraint over rows that are in shards: nobody holds all of them to it."""
-    for table in tables.values():
-        for constraint in new_constraints(table, stored) if table.name in stored else ():
-            raise DeclarationError(
-                f"table {table.name!r}: the constraint {constraint.name!r} is new, and its rows "
-                "are in shards, where they are not held to it: headgate reshard STORE --shards 0, "
-                "open the store once in one process with it, and reshard again"
-            )
+def refuse_broken_shards(
+    reader: StoreReader, tables: Mapping[str, Table], stored: Mapping[str, Any]
+) -> None:
+    """Hold the rows of a store in shards to the constraints that are new to it."""
+    pool, epoch, found = StringPool(), reader.last_epoch(), dict[str, TableRows]()
+    for name in _constrained(tables, stored):
+        rows = found[name] = TableRows(tables[name], pool)
+        if name in stored:
+            given = complete_rows(read_table(reader, name, epoch), tables[name], name)
+            rows.restore(np.arange(given.num_rows), given, 0)
+    refuse_broken(found, stored)
+
+
+def _constrained(tables: Mapping[str, Table], stored: Mapping[str, Any]) -> set[str]:
+    """The tables that the constraints which are new to a store are about."""
+    return {
+        name
+        for table in tables.values()
+        for constraint in new_constraints(table, stored)
+        for name in (table.name, getattr(constraint, "parent", table.name))
+    }
 
 
 def placing(table: Table) -> str:
@@ -319,9 +331,6 @@ class Parts:
         self._migrations = program.migrations
         self.elsewhere, manifest = program.elsewhere, journal.manifest
         check_shards(manifest, program.tables, self.elsewhere)
-        if self.elsewhere is not None:
-            self.elsewhere.check(program.tables, program.transactions)
-            refuse_new_constraints(program.tables, manifest.get("tables", {}))
         self.tables, results = fit_program(
             manifest, program.tables, self.transactions, program.migrations
         )
@@ -356,7 +365,11 @@ class Parts:
             self.flows.check_stored(manifest.get("dataflows", {}))
             self.flows.begin(manifest.get("dataflows", {}))
         self.guard.publish(self.memory.epoch)  # what was recovered is durable
-        refuse_broken(self.memory.rows, manifest.get("tables", {}))
+        stored, store = manifest.get("tables", {}), self.journal.store
+        if self.elsewhere is None:
+            refuse_broken(self.memory.rows, stored)
+        elif store is not None:
+            refuse_broken_shards(StoreReader.open(store.path, store.disk), self.tables, stored)
         self.memory.note_loaded(manifest.get("loaded"))
         self._declare()
         if self.elsewhere is not None:

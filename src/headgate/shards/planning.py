@@ -32,11 +32,20 @@ class Costs:
     job: float | None = None  # of one more job of tasks
     tasks: int = 1  # that can run at once
     whole: float | None = None  # of a batch in the driver, beside its events
+    deal: float | None = None  # of one event that goes to a task, for the driver
 
-    def noted(self, event: float | None, job: float | None, whole: float | None = None) -> Costs:
+    def noted(
+        self,
+        event: float | None = None,
+        job: float | None = None,
+        whole: float | None = None,
+        deal: float | None = None,
+    ) -> Costs:
         """The same, moved towards what was just measured."""
-        job, whole = _moved(self.job, job), _moved(self.whole, whole)
-        return Costs(_moved(self.event, event), job, self.tasks, whole)
+        return Costs(
+            _moved(self.event, event), _moved(self.job, job), self.tasks,
+            _moved(self.whole, whole), _moved(self.deal, deal),
+        )  # fmt: skip
 
     def whole_seconds(self, events: int) -> float | None:
         """How long a batch takes the driver, with all rows in its own memory."""
@@ -84,7 +93,8 @@ def seconds_of(plan: BatchPlan, costs: Costs) -> float | None:
     longest = max([0, *home, sum(home) / costs.tasks])
     visits = sum(away) if plan.in_driver else max([0, *away, sum(away) / costs.tasks])
     jobs = 1 + (bool(away) and not plan.in_driver)
-    return costs.job * jobs + costs.event * (longest + visits)
+    dealt = (costs.deal or 0.0) * (sum(home) + sum(away))
+    return costs.job * jobs + costs.event * (longest + visits) + dealt
 
 
 def plan_at_home(homes: np.ndarray, order: EventRows) -> BatchPlan:

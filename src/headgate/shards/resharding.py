@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,7 @@ from headgate.engine.declaring.declarations import (
     refuse_inputs,
 )
 from headgate.engine.declaring.declarations import read_table as declared_table
+from headgate.engine.declaring.steps import Contents
 from headgate.engine.opening import placing
 from headgate.errors import DeclarationError, InputError, StoreError, not_among
 from headgate.io import Clock, Disk, RealClock, local_folder, reason_of
@@ -44,6 +45,7 @@ from headgate.query.store_tables import (
 from headgate.shards.placement import Placement, check_count, refuse_unfit
 from headgate.shards.share import shards_of
 from headgate.shards.warm import ROWS
+from headgate.state.schema import Schema
 from headgate.state.stored_names import Storage
 from headgate.state.table import Table
 
@@ -285,16 +287,11 @@ class _Change:
     def _written(self, store: Store, epoch: int, counting: _Counting) -> dict[str, Any]:
         """All rows written anew, and what the record of the next epoch is to say of them."""
         reader = StoreReader.open(store.path, store.disk)
-        for other in part_epochs(store.disk, store.path):
-            if other > epoch:  # of a change that was interrupted, or of late tasks
-                remove_others(store.disk, store.path, other, frozenset())
-        target: _IntoParts | _IntoLog
-        if counting.placement is not None:
-            target = _IntoParts(
-                store.disk, store.path, store.lineage, epoch + 1, counting.placement
-            )
-        else:
-            target = _IntoLog(self._storages)
+        _sweep(store, epoch)
+        placement, at = counting.placement, (store.disk, store.path, store.lineage, epoch + 1)
+        target: _IntoParts | _IntoLog = (
+            _IntoLog(self._storages) if placement is None else _IntoParts(*at, placement)
+        )
         for name, rows in self._rows(reader, epoch):
             target.add(self._tables[name], rows, counting.add(self._tables[name], rows))
         changes = {**self._gone(reader, epoch), **target.finished()}
@@ -309,14 +306,7 @@ class _Change:
                     piece = (first, first + SLOTS_AT_ONCE)
                     yield name, read_table(reader, name, epoch, slot_range=piece)
             return
-        known = reader.parts(epoch)
-        keys = {name: one["key"] for name, one in self._described.items()}
-        for part in range(self.before + 1):
-            found = part_rows(reader, known.history(part), part, keys)
-            for name, rows in found.items():
-                if part in parts_of(self._manifest, self._described[name]):
-                    storage = in_parts(self._storages[name])
-                    yield name, storage.from_files(rows, self._tables[name].schema)
+        yield from _pieces(reader, epoch, self._manifest)
 
     def _gone(self, reader: StoreReader, epoch: int) -> dict[str, Any]:
         """The end of the rows that the log itself has."""
@@ -362,6 +352,45 @@ def _placed_anew(table: Table, asked: Mapping[str, tuple[str, ...] | None]) -> T
     columns, described = asked[table.name], describe_table(table)
     given = {"shard_by": columns or (), "replicate": columns is None}
     return declared_table(table.name, {**described, **given})
+
+
+def _sweep(store: Store, epoch: int) -> None:
+    """Remove the parts of later epochs: of a change that was interrupted, or of late tasks."""
+    for other in part_epochs(store.disk, store.path):
+        if other > epoch:
+            remove_others(store.disk, store.path, other, frozenset())
+
+
+def _pieces(
+    reader: StoreReader, epoch: int, manifest: Mapping[str, Any]
+) -> Iterator[tuple[str, pa.Table]]:
+    """All rows of a store in shards at an epoch, shard by shard, as the manifest declares them."""
+    described: Mapping[str, Any] = manifest["tables"]
+    known, keys = reader.parts(epoch), {name: one["key"] for name, one in described.items()}
+    for part in range((shard_count(manifest) or 0) + 1):
+        for name, rows in part_rows(reader, known.history(part), part, keys).items():
+            if part in parts_of(manifest, described[name]):
+                storage = in_parts(Storage.read(name, described[name]))
+                yield name, storage.from_files(rows, Schema.parse(described[name]["columns"]))
+
+
+def rewritten(
+    store: Store, epoch: int, tables: Mapping[str, Table], convert: Callable[[Contents], None]
+) -> dict[str, Any]:
+    """All rows of a store in shards as a migration converts them, written anew as the images of
+    its next epoch; what that epoch's record is to say of them."""
+    refuse_unfit(tables, (), "put the store back into one process first")
+    _sweep(store, epoch)
+    reader = StoreReader.open(store.path, store.disk)
+    placement = Placement(tables, shard_count(store.manifest) or 0)
+    target = _IntoParts(store.disk, store.path, store.lineage, epoch + 1, placement)
+    for name, rows in _pieces(reader, epoch, store.manifest):
+        contents = {name: rows.add_column(0, SLOT, pa.array(np.arange(rows.num_rows)))}
+        convert(contents)  # it is row by row: what is in other pieces does not matter
+        for new_name, found in contents.items():
+            given = Storage(new_name).from_files(found, tables[new_name].schema)
+            target.add(tables[new_name], given, shards_of(placement, tables[new_name], given))
+    return {**target.finished(), **reader.parts(epoch).renewed(epoch + 1, target.images())}
 
 
 class _Counting:

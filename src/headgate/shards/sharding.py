@@ -173,12 +173,15 @@ class Sharding:
         if terms.record is not None:
             self.refuse("record=")
         program = executor.program
+        began = time.perf_counter()
         plan = self._plan(terms, arranged, program)
         executor.decisions.append(plan.decision)
         epoch_run = _EpochRun(self, terms, arranged, plan, epoch)
         reports = epoch_run.run()
         execution = epoch_run.gathered(program, reports)
-        named = self._name(epoch, [report for _, report in reports])
+        found = [report for _, report in reports]
+        named = self._name(epoch, found)
+        self._note(plan, found, time.perf_counter() - began - epoch_run.job_seconds)
         return replace(execution, named=named)
 
     def _plan(self, terms: Terms, arranged: Arranged, program: Program) -> BatchPlan:
@@ -234,12 +237,23 @@ class Sharding:
         at_once = min(self._costs.tasks, max(1, len(reports)))
         each = ran / events if events else None
         # Shares of one task run one after another: only what is beyond that is the job's own.
-        self._costs = self._costs.noted(each, max(0.0, seconds - max(longest, ran / at_once)))
+        job = max(0.0, seconds - max(longest, ran / at_once))
+        self._costs = self._costs.noted(each, job)
 
-    def note_whole(self, report: ShareReport, seconds: float) -> None:
-        """Learn from a batch in the driver what an event costs, and what a batch does."""
-        each = report.seconds / report.events if report.events else None
-        self._costs = self._costs.noted(each, None, max(0.0, seconds - report.seconds))
+    def _note(self, plan: BatchPlan, reports: Sequence[ShareReport], beside_jobs: float) -> None:
+        """Learn from a batch what it took the driver, but for its jobs."""
+        events = sum(one.events for one in reports)
+        if not events:
+            return
+        visits = reports[len(reports) - len(plan.visits) :] if plan.in_driver else []
+        if not plan.is_whole:
+            ran = sum(one.seconds for one in visits)
+            self._costs = self._costs.noted(deal=max(0.0, beside_jobs - ran) / events)
+            return
+        # Without what it took to have the rows: batches that stay here find them as they were.
+        (report,) = reports
+        whole = beside_jobs - report.seconds - report.bringing
+        self._costs = self._costs.noted(report.seconds / events, whole=max(0.0, whole))
 
     def explain(self, terms: Terms, events: pa.Table, executor: Executor) -> Figures:
         epoch, transactions = self._memory.epoch, terms.route.transactions
@@ -353,6 +367,7 @@ class _EpochRun:
         self._sharding, self._arranged, self._plan, self._epoch = sharding, arranged, plan, epoch
         self._words, self._terms = StreamWords.of(terms), terms
         self._columns = self._words.terms(sharding.worker.code.transactions).columns
+        self.job_seconds = 0.0
 
     def run(self) -> list[tuple[np.ndarray, ShareReport]]:
         """Run all shares; the event rows of each, and what it reported."""
@@ -376,17 +391,16 @@ class _EpochRun:
 
     def _whole(self) -> ShareReport:
         """Run all events in this process, over the rows of all shards."""
-        began, sharding = time.perf_counter(), self._sharding
-        share = sharding.share(self._epoch, 0, WHOLE, words=self._words)
+        share = self._sharding.share(self._epoch, 0, WHOLE, words=self._words)
         given = self._events(self._arranged.order)
-        report = checked([sharding.worker.run(share, "driver", given)])[0]
-        sharding.note_whole(report, time.perf_counter() - began)
-        return report
+        return checked([self._sharding.worker.run(share, "driver", given)])[0]
 
     def _job(self, shares: Sequence[BatchShare]) -> list[ShareReport]:
         began = time.perf_counter()
         reports = checked(self._sharding.tasks.run(shares))
-        self._sharding.note_costs(reports, time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        self.job_seconds += seconds
+        self._sharding.note_costs(reports, seconds)
         return reports
 
     def _events(self, rows: np.ndarray) -> dict[str, pa.Table]:

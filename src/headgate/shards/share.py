@@ -142,6 +142,7 @@ class ShareReport:
     how: str = ""
     events: int = 0
     seconds: float = 0.0  # that its events took
+    bringing: float = 0.0  # and before them, to have the rows of the epoch before
     place: str = ""
     error: HeadgateError | None = None
 
@@ -213,7 +214,9 @@ class ShareWorker:
     def _stay(
         self, share: BatchShare, shard: int, attempt: str, given: Mapping[str, pa.Table] | None
     ) -> ShareReport:
+        began = time.perf_counter()
         rows, brought = self._brought(share, shard)
+        bringing = time.perf_counter() - began
         source = Source(self.disk, share.path, share.lineage)
         task = _Task(self, share, rows, attempt, source)
         images = task.images(shard)
@@ -226,7 +229,7 @@ class ShareWorker:
         wanted = task.hand_out(given)
         report = task.run_events(given.get(EVENTS))
         self.held.keep(_key(share, shard), rows)
-        return replace(report, wanted=wanted, images=images, how=brought.how)
+        return replace(report, wanted=wanted, images=images, how=brought.how, bringing=bringing)
 
     def _visit(self, share: BatchShare, attempt: str) -> ShareReport:
         rows, source = self._visitor, Source(self.disk, share.path, share.lineage)
@@ -261,6 +264,7 @@ class _Task:
     ) -> None:
         self._worker, self._share, self._rows = worker, share, rows
         self._source = source
+        self._parts: dict[str, dict[int, Slots]] = {}  # of a share of all: live rows by table
         whose = {None: "visit", WHOLE: "whole"}.get(share.shard, f"{share.shard or 0:05d}")
         self._begin = f"{whose}-{share.run}-{share.epoch}-{share.number}-{attempt}"
 
@@ -300,11 +304,12 @@ class _Task:
 
     def _of(self, part: int, rows: TableRows) -> Slots:
         """The live rows of a part of rows; a share of all shards has those of others, too."""
-        slots = _alive(rows)
         if self._share.shard != WHOLE or part == self._worker.placement.everywhere:
-            return slots
-        mine: Slots = slots[self._placed(rows, slots) == part]
-        return mine
+            return _alive(rows)
+        name = rows.table.name
+        if name not in self._parts:
+            self._parts[name] = self._split(rows, _alive(rows))
+        return self._parts[name].get(part, np.zeros(0, np.int64))
 
     def hand_out(self, given: Mapping[str, pa.Table]) -> dict[int, PartName]:
         """The rows that visiting shares want of this shard, by the number of the share."""
@@ -360,27 +365,32 @@ class _Task:
         for name, slots in execution.changed.items():
             rows = self._rows.tables[name]
             created = np.concatenate([*rows.created, slots[:0]])
-            alive = (rows.words[slots, 0] & HEADER_ALIVE) != 0
-            is_new = np.isin(slots, created)
-            shards = self._placed(rows, slots)
-            for shard in np.unique(shards).tolist():
-                part, mine = self._worker.placement.part(shard), shards == shard
-                there, gone = slots[mine & alive], slots[mine & ~alive]
+            for part, mine in self._split(rows, slots).items():
+                alive = (rows.words[mine, 0] & HEADER_ALIVE) != 0
+                is_new = np.isin(mine, created) if len(created) else np.zeros(len(mine), np.bool_)
+                there, gone = mine[alive], mine[~alive]
                 if len(there):
                     tables[f"{ROWS}/{part}/{name}"] = pa.Table.from_batches([rows.arrow(there)])
                 if len(gone):
                     tables[f"{GONE}/{part}/{name}"] = keys_of(rows, gone)
-                more = np.count_nonzero(mine & alive & is_new)
-                less = np.count_nonzero(mine & ~alive & ~is_new)
-                grown.setdefault(part, {})[name] = int(more) - int(less)
+                more = np.count_nonzero(alive & is_new) - np.count_nonzero(~alive & ~is_new)
+                grown.setdefault(part, {})[name] = int(more)
             rows.note_changed(slots)
         return tables, grown
 
-    def _placed(self, rows: TableRows, slots: Slots) -> np.ndarray:
-        """The shard that each of these rows belongs to."""
-        words = rows.words[slots, 1 : 1 + len(rows.table.key)].T
-        placement = self._worker.placement
-        return placement.shards(rows.table.name, np.ascontiguousarray(words), rows.pool)
+    def _split(self, rows: TableRows, slots: Slots) -> dict[int, Slots]:
+        """These rows by the part of rows that each of them belongs to, in their order."""
+        placement, name = self._worker.placement, rows.table.name
+        if not len(slots):
+            return {}
+        if name in placement.replicated or placement.count == 1:
+            return {placement.everywhere if name in placement.replicated else 0: slots}
+        words = np.ascontiguousarray(rows.words[slots, 1 : 1 + len(rows.table.key)].T)
+        shards = placement.shards(name, words, rows.pool)
+        order = np.argsort(shards.astype(np.int16), kind="stable")  # of few bits: by counting
+        ends = np.cumsum(np.bincount(shards, minlength=placement.count))
+        parts = np.split(slots[order], ends[:-1])
+        return {shard: mine for shard, mine in enumerate(parts) if len(mine)}
 
 
 def keys_of(rows: TableRows, slots: Slots) -> pa.Table:

@@ -172,7 +172,6 @@ def sharded(
     shards: Any,
     path: Any,
     recovery: str,
-    migrations: Any,
     dataflows: Any,
     disk: Disk | None,
 ) -> Sharding:
@@ -191,7 +190,6 @@ def sharded(
     refused = {
         "path=None": path is None,
         "recovery='weak'": recovery != "strong",
-        "migrations=": bool(migrations),
         "dataflows=": dataflows != (),
         "disk=": disk is not None,
     }

@@ -13,7 +13,6 @@ import pytest
 
 import headgate as hg
 from headgate.durability import StoreReader, verify
-from headgate.engine.declaring.applying import migrate
 from headgate.parallel.decision import Decision
 from headgate.shards import components, share, warm
 from headgate.shards.placement import Placement
@@ -231,8 +230,6 @@ def test_another_number_of_shards_is_refused_with_the_right_one() -> None:
         open_sharded(TABLES, ROUTES.values(), 4, Workers(), disk)
     with pytest.raises(hg.InputError, match="has 3 shards"):
         hg.open(PATH, tables=TABLES, transactions=[close], disk=disk)
-    with pytest.raises(hg.DeclarationError, match="migrations of a store with shards"):
-        migrate(PATH, [hg.Migration("m").drop_table("rates")], disk=disk)
     assert StoreReader.open(PATH, disk).declared()["shards"] == 3
     other = SimulatedDisk()
     hg.open(PATH, tables=TABLES, transactions=[close], disk=other).close()
@@ -268,26 +265,27 @@ def test_a_program_that_is_refused_leaves_the_store_as_it_was(declared: Any) -> 
     open_sharded([table()], [], 2, Workers(), disk).close()
 
 
-def test_a_constraint_that_is_new_to_rows_in_shards_is_refused() -> None:
-    """Nobody would hold the rows that there are to it."""
-
+def test_rows_in_shards_are_held_to_a_constraint_that_is_new() -> None:
     def table(**more: Any) -> hg.Table:
         return hg.Table("notes", "id bigint, n bigint NULL", key="id", **more)
 
     other, disk = hg.Table("other", "id bigint", key="id"), SimulatedDisk()
     with open_sharded([table()], [], 2, Workers(), disk) as engine:
         engine.load("notes", [{"id": n, "n": n // 2} for n in range(4)])
-    for tables in (
-        [table(unique=["n"])],
-        [table(references={"n": "notes"})],
-        [table(references={"n": "other"}), other],
+    for tables, name in (
+        ([table(unique=["n"])], "unique notes: n"),
+        ([table(references={"n": "other"}), other], "reference notes.n: other"),
     ):
         before = StoreReader.open(PATH, disk).manifest
-        with pytest.raises(hg.DeclarationError, match="is new, and its rows are in shards"):
+        with pytest.raises(hg.DeclarationError, match=f"constraint '{name}' is new, and the row"):
             open_sharded(tables, [], 2, Workers(), disk)
         assert StoreReader.open(PATH, disk).manifest == before
-    new = hg.Table("new", "id bigint, n bigint", key="id", unique=["n"])
-    open_sharded([table(), new], [], 2, Workers(), disk).close()  # which has no rows
+    new = hg.Table("new", "id bigint, n bigint", key="id", unique=["n"])  # which has no rows
+    kept = table(references={"n": "notes"})
+    with open_sharded([kept, new], [], 2, Workers(), disk) as engine:
+        assert engine.counts() == {"notes": 4, "new": 0}
+        with pytest.raises(hg.InputError, match=r"reference failed: notes\.n: notes"):
+            engine.load("notes", [{"id": 9, "n": 77}], mode="missing")
 
 
 def test_the_last_decision_is_that_of_the_last_batch() -> None:

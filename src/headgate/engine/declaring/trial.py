@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headgate.durability import ALIVE, SLOT, Commit, Inlet, Recovered, StoreReader
+from headgate.durability import ALIVE, SLOT, Commit, Inlet, Recovered, Store, StoreReader
 from headgate.engine.declaring.declarations import (
     MIGRATED_FORMAT,
     check_parents,
@@ -26,7 +26,7 @@ from headgate.engine.declaring.steps import Contents, code_of
 from headgate.errors import InputError
 from headgate.kernels.building import build_check, first_failure
 from headgate.kernels.pointers import address
-from headgate.query.store_tables import recorded_names
+from headgate.query.store_tables import SHARDS, read_table, recorded_names, shard_count
 from headgate.state.integrity import twins, violations
 from headgate.state.layout import HEADER_ALIVE
 from headgate.state.rows import TableRows
@@ -98,6 +98,7 @@ class Attempt:
         self._epoch = epoch
         self._migration = chain[-1]
         self._version = reader.declared(epoch)
+        self._is_in_shards = shard_count(self._version) is not None
         self._drafts = Drafts.read(self._version)
         for migration in chain:
             self._drafts = self._drafts.next()
@@ -109,7 +110,10 @@ class Attempt:
     def trial(self) -> Trial:
         """Hold the rows to what is new, and count what is written."""
         offenders = [*self._unfilled(), *self._offenders()]
-        written = sum(batch.nbytes for batch in self._changes().values())
+        if self._is_in_shards:  # then all rows are written anew, as images of their shards
+            written = sum(name.bytes for name in self._reader.parts(self._epoch).names())
+        else:
+            written = sum(batch.nbytes for batch in self._changes().values())
         tested = {
             name: len(self.rows[name])
             for name, draft in self._drafts.tables.items()
@@ -141,6 +145,9 @@ class Attempt:
         """A table's rows at the epoch with their slots, as it was declared then."""
         described = self._version["tables"][name]
         storage, columns = Storage.read(name, described), Schema.parse(described["columns"])
+        if self._is_in_shards:
+            rows = read_table(self._reader, name, self._epoch)
+            return rows.add_column(0, SLOT, pa.array(np.arange(rows.num_rows)))
         found = self._reader.table(storage.name, self._epoch, with_slots=True)
         return storage.from_files(found, columns).add_column(0, SLOT, found.column(SLOT))
 
@@ -213,17 +220,23 @@ class Attempt:
                 found[draft.storage.name] = _one_batch(gone, draft.name)
         return found
 
-    def commit(self, recovered: Recovered, time_us: int) -> Commit:
-        """The epoch of the migration."""
+    def commit(self, store: Store, recovered: Recovered, time_us: int) -> Commit:
+        """The epoch of the migration; of a store in shards its parts are written for it."""
         inlets = _moved(recovered.inlets, self._drafts.transactions)
-        return Commit(self._epoch + 1, time_us, changes=self._changes(), inlets=inlets)
+        if self._is_in_shards:
+            from headgate.shards.resharding import rewritten  # a door upward: it stands above us
+
+            changes = rewritten(store, self._epoch, self._tables, self._migration.convert)
+        else:
+            changes = self._changes()
+        return Commit(self._epoch + 1, time_us, changes=changes, inlets=inlets)
 
     def manifest(self, before: Mapping[str, Any]) -> dict[str, Any]:
         """The declarations from the migration's epoch on, and all before them."""
         now = {name: one for name, one in before.items() if name != "past"}
         epoch = self._epoch + 1
         done = self._migration.record(epoch)
-        kept = {name: before[name] for name in ("loaded", "dataflows") if name in before}
+        kept = {name: before[name] for name in ("loaded", "dataflows", SHARDS) if name in before}
         form = max(before.get("format", 1), MIGRATED_FORMAT, format_of(self._tables.values()))
         return {
             **kept,
