@@ -29,9 +29,13 @@ def connect(settings: Mapping[str, Any] | None = None) -> Any:
 
 
 class KeptConnections:
-    """Connections that are kept between queries; one of which the query failed is closed."""
+    """Connections that are kept between queries; one of which the query failed is closed.
 
-    def __init__(self) -> None:
+    `spare` are others that these begin with, and that have them when they end.
+    """
+
+    def __init__(self, spare: KeptConnections | None = None) -> None:
+        self._spare = spare
         self._is_closed = False
         self.forget()
         _kept.add(self)
@@ -48,19 +52,16 @@ class KeptConnections:
         except BaseException:
             connection.close()
             raise
-        with self._lock:
-            if not self._is_closed and len(self._free) < _KEPT_MAX:
-                self._free.append((wanted, connection))
-                return
-        connection.close()
+        self._give(wanted, connection)
 
     def close(self) -> None:
-        """Close those that are kept; those in use are closed when they come back."""
+        """Keep none any more; those in use go when they come back."""
         with self._lock:
             self._is_closed = True
-            for _, connection in self._free:
-                connection.close()
+            left = self._free[:]
             self._free.clear()
+        for settings, connection in left:
+            self._give(settings, connection)
 
     def forget(self) -> None:
         """Begin with none, and close none."""
@@ -72,7 +73,17 @@ class KeptConnections:
             for place, (kept, _) in enumerate(self._free):
                 if kept == settings:
                     return self._free.pop(place)[1]
-        return None
+        return None if self._spare is None else self._spare._take(settings)
+
+    def _give(self, settings: dict[str, Any], connection: Any) -> None:
+        with self._lock:
+            if not self._is_closed and len(self._free) < _KEPT_MAX:
+                self._free.append((settings, connection))
+                return
+        if self._spare is None:
+            connection.close()
+        else:
+            self._spare._give(settings, connection)
 
 
 # Of the process, for whoever has none of their own: a tool, a migration, a look at what a query is.

@@ -295,7 +295,7 @@ def test_queries_of_many_threads_share_connections_and_end_with_the_engine(
     for thread in threads:
         thread.join()
     assert sorted(answer.rows()[0][0] for answer in found) == [ROWS + n for n in range(20)]
-    kept = bank._reading._connections._kept
+    kept = bank._reading._connections._free
     assert 1 <= len(kept) <= 8
     bank.close()
     assert kept == []
