@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import pickle
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -370,3 +372,30 @@ def test_a_table_is_read_while_its_query_runs(spark: SparkSession, tmp_path: Pat
 
         feed.run(run)
     assert totals == [9.0, 8.0, 7.0]
+
+
+def test_the_end_of_the_process_waits_for_micro_batches_and_lets_no_other_begin() -> None:
+    program = (
+        "import threading, time\n"
+        "from headgate.spark.sink import micro_batches\n"
+        "begun = threading.Event()\n"
+        "def work():\n"
+        "    with micro_batches.running():\n"
+        "        begun.set()\n"
+        "        time.sleep(1)\n"
+        "        print('whole', flush=True)\n"
+        "    try:\n"
+        "        with micro_batches.running(): print('another', flush=True)\n"
+        "    except Exception as error:\n"
+        "        print(error, flush=True)\n"
+        "threading.Thread(target=work, daemon=True).start()\n"
+        "begun.wait()\n"
+    )
+    # What is registered first runs last: a moment for the thread to ask for another.
+    program = "import atexit, time; atexit.register(time.sleep, 0.5)\n" + program
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.stdout.splitlines()[0] == "whole"
+    assert "another" not in ended.stdout
+    assert ended.returncode == 0, ended.stderr

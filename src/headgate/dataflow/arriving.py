@@ -40,6 +40,7 @@ class Arrival:
     reasons: Sequence[str] = ()
     origin: Origin | None = None
     flushed_us: int | None = None  # of batches by time: those before it are whole
+    is_flush: bool = False
 
     @property
     def runs(self) -> list[Run]:
@@ -186,7 +187,9 @@ def flushed(stream: Stream, progress: UnderWay) -> Arrival | None:
         flushed_us = (int(waiting.column(stream.order_by[0])[0].value) // step + 1) * step
     number = progress.closed(stream.name) + 1
     none = np.empty(0, np.int64)
-    return Arrival(stream, stream.empty, none, number, stream.empty, flushed_us=flushed_us)
+    return Arrival(
+        stream, stream.empty, none, number, stream.empty, flushed_us=flushed_us, is_flush=True
+    )
 
 
 def _step_us(stream: Stream) -> int:

@@ -21,9 +21,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from headgate.compiling.cache import code_fingerprint
 from headgate.dataflow.arriving import Arrival
-from headgate.dataflow.declared import LOGGED, Declared
+from headgate.dataflow.declared import LOGGED
 from headgate.dataflow.nodes import Node
 from headgate.dataflow.procedures import Procedure
 from headgate.dataflow.runs import Run, held_schema, numbered
@@ -34,13 +33,11 @@ from headgate.durability.describing import BatchShape
 from headgate.durability.log_record import PIECE_ROWS_MAX
 from headgate.durability.plain_batches import Counted, Nulls, PlainBatch, nulls_of, viewed
 from headgate.durability.viewing import IMPLIED_MAX
-from headgate.engine.rerun import Border, fingerprint_of
+from headgate.engine.rerun import Border
 from headgate.engine.results import FIRST_COLUMNS
-from headgate.errors import DeclarationError, StoreError
 from headgate.execution.run import ABORTED, COMMITTED, OUTCOMES
 from headgate.state.schema import Schema
 from headgate.state.types import Column, ColumnType
-from headgate.transactions import Transaction
 
 WORDS = ("transaction", "outcome", "reason")
 NUMBERED = Column(BATCH, ColumnType("bigint"))
@@ -441,38 +438,3 @@ def arrival_of(commit: Commit, given: pa.RecordBatch, stream: Callable[[str], St
         source, run.rows, run.numbers, words["closed"], source.empty,
         origin=commit.origin, flushed_us=words.get("flushed_us"),
     )  # fmt: skip
-
-
-def check_code(commit: Commit, fingerprint: str | None, *, accept: bool) -> None:
-    """Refuse to run an epoch again by code that has changed."""
-    if commit.fingerprint != fingerprint and not accept:
-        raise StoreError(
-            f"epoch {commit.epoch} was logged as input of a dataflow that has changed since: "
-            "open with the old code, whose engine.snapshot() leaves nothing to run again, or "
-            "with changed_code='accept'"
-        )
-
-
-def fingerprint(declared: Declared) -> str:
-    """A digest of the graph and of the code of its nodes."""
-    graph = declared.graph
-    functions = [
-        (node.name, node.step.function.__code__, *map(repr, node.tables))
-        for node in graph.nodes
-        if isinstance(node.step, Procedure)
-    ]
-    functions += [
-        (one.name, one.function.__code__, *map(repr, (one.table, *one.tables)))
-        for flow in declared.flows.values()
-        for one in flow.triggers
-    ]
-    transactions = [node.step for node in graph.nodes if isinstance(node.step, Transaction)]
-    said = [repr(one) for one in graph.streams.values()]
-    shown_all = [flow.show() for flow in declared.flows.values()]
-    mark = code_fingerprint(tuple(functions), fingerprint_of(transactions), said, shown_all)
-    if mark is None:
-        raise DeclarationError(
-            "weak recovery needs procedures whose code can be fingerprinted; open with "
-            "recovery='strong'"
-        )
-    return mark

@@ -20,11 +20,12 @@ import pyarrow as pa
 
 from headgate.dataflow.arriving import Arrival, arrived, flushed
 from headgate.dataflow.declared import Declared, is_logged
+from headgate.dataflow.fingerprints import check_code, fingerprint
 from headgate.dataflow.handles import Aligned, FlowStream
 from headgate.dataflow.nodes import Node, Unit
 from headgate.dataflow.order_of_units import Order
 from headgate.dataflow.policies import Chance, UnitPace, make_policy
-from headgate.dataflow.recording import arrival_of, check_code, fingerprint, recorded_schema, united
+from headgate.dataflow.recording import arrival_of, recorded_schema, united
 from headgate.dataflow.signals import ended_in_order
 from headgate.dataflow.stepping import Stepped, Stepping
 from headgate.dataflow.streams import BATCH, Stream

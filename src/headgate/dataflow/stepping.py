@@ -169,7 +169,7 @@ class Stepping:
             self._note_aligned()
         if arrival is not None and not self._batches.is_rerunning:
             self._batches.streams.source_meter(arrival.stream.name).note_batch(
-                tally_of(arrival), youngest_us(arrival)
+                tally_of(arrival), youngest_us(arrival), is_flush=arrival.is_flush
             )
         return Stepped(self._memory.epoch, recorded, news, error)
 

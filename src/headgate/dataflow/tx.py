@@ -17,7 +17,7 @@ from headgate.dataflow.writes import WriteRefused
 from headgate.engine.events import as_table, complete_rows, defaults_of, require_columns
 from headgate.errors import DeclarationError, InputError, not_among, shown
 from headgate.query.kept_questions import KeptQuestions
-from headgate.query.sql import Parameters, check_query, named_in
+from headgate.query.sql import Parameters, check_asked, check_query, named_in
 from headgate.state.table import Table
 
 Fire = Callable[[Table, pa.Table], None]  # rows were added to a table: what they start runs
@@ -38,6 +38,8 @@ class Writing(Protocol):
 
     @property
     def names(self) -> Iterable[str]: ...  # of all tables that there are
+
+    def versioned(self, name: str) -> str | None: ...
 
 
 class Tx:
@@ -64,6 +66,10 @@ class Tx:
         dict for each $name.
         """
         self._check()
+        try:
+            check_asked(query, parameters)
+        except InputError as error:
+            raise DeclarationError(f"{self._where()}: {error}") from None
         check_query(query, parameters)
         known = {one.name: one for one in self._procedure.tables}
         tables = {name: self._batches[name] for name in named_in(query, self._batches)}
@@ -74,8 +80,15 @@ class Tx:
             raise InputError(f"{self._where()}: {error}") from None
         except DeclarationError as error:  # no batch is wrong: it waits until the program is mended
             found = named_in(query, [one for one in self._writes.names if one not in known])
-            told = f"; {found[0]!r} is a table: declare it, reads=[{found[0]}]" if found else ""
+            told = f"; {self._about(found[-1])}" if found else ""
             raise DeclarationError(f"{self._where()}: {error}{told}") from None
+
+    def _about(self, name: str) -> str:
+        """What to do about a table that cannot be read."""
+        versioned = self._writes.versioned(name)
+        if versioned is None:
+            return f"{name!r} is a table: declare it, reads=[{name}]"
+        return f"{name!r} has the versions of {versioned!r}, which procedures do not read"
 
     def insert(self, table: Table | str, rows: Any) -> int:
         """Add rows, whose keys must be new; columns that they lack take their defaults.

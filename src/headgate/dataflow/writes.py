@@ -29,10 +29,12 @@ from headgate.state.fitting import fit
 from headgate.state.integrity import constraints_on, violations
 from headgate.state.layout import HEADER_ALIVE
 from headgate.state.objects import FAULT_WORDS, NULL_FAULT
+from headgate.state.row_history import ENDING
 from headgate.state.rows import TableRows
 from headgate.state.spaces import Slots, Words
 from headgate.state.table import Table
 from headgate.state.types import Column
+from headgate.state.version_rows import VersionRows
 
 NO_SLOTS = np.empty(0, np.int64)
 
@@ -142,8 +144,14 @@ class Writes:
 
     @property
     def names(self) -> Iterable[str]:
-        """The tables that there are."""
+        """The tables that there are, those of versions too."""
         return self._memory.rows
+
+    def versioned(self, name: str) -> str | None:
+        """The table whose versions are in this one, which no procedure can read."""
+        if not isinstance(self._memory.rows.get(name), VersionRows):
+            return None
+        return name.removesuffix(ENDING)
 
     def of(self, name: str) -> TableWrites:
         """What is done to one table."""

@@ -64,8 +64,6 @@ class _AsMapping(Mapping[str, Any]):
 def _plain(value: Any) -> Any:
     if isinstance(value, _AsMapping):
         return value.as_dict()
-    if isinstance(value, NodeMetrics):
-        return dict(vars(value))
     if isinstance(value, Mapping):
         return {name: _plain(one) for name, one in value.items()}
     return value.isoformat() if isinstance(value, datetime.datetime) else value
@@ -116,8 +114,8 @@ class StreamMetrics(_AsMapping):
         return f"<stream {self.name}: {self.events} events: {outcomes or 'none yet'}{held}>"
 
 
-@dataclass
-class NodeMetrics:
+@dataclass(eq=False)
+class NodeMetrics(_AsMapping):
     """What a node of a dataflow did since the engine was opened.
 
     `rows` are those of its batches, each once, however often it was tried; `seconds` is the time

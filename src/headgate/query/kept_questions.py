@@ -18,15 +18,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headgate.errors import DeclarationError
+from headgate.errors import DeclarationError, InputError
 from headgate.query.connections import connect
 from headgate.query.sql import (
     FAILURES,
-    WRONG_QUERY,
     Limit,
     Parameters,
     check_read_only,
     failed,
+    is_wrong_query,
     settings_of,
 )
 
@@ -124,14 +124,20 @@ class KeptQuestions:
             if kept is not None and kept.tables == tables.keys() and not parameters:
                 return kept.rows(self._connection)
             if kept is None:
-                check_read_only(self._connection, query)
+                self._check_kind(query)
             return self._keep(query, self._connection.sql(query, params=parameters), tables).first()
         except FAILURES as error:
             self.close()
             told = failed(error, tables, limit)
-            if isinstance(error, WRONG_QUERY):
+            if is_wrong_query(error):
                 raise DeclarationError(str(told)) from None
             raise told from None
+
+    def _check_kind(self, query: str) -> None:
+        try:
+            check_read_only(self._connection, query)
+        except InputError as error:
+            raise DeclarationError(str(error)) from None
 
     def _keep(self, query: str, found: Any, tables: Mapping[str, pa.Table]) -> KeptQuestion:
         while len(self._read) >= QUERIES_MAX or query in self._read:

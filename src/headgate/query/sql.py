@@ -72,8 +72,12 @@ def run_sql(
 FAILURES = (duckdb.Error, pa.ArrowInvalid, OSError, MemoryError)
 
 
-# These say that a query is wrong, whatever the rows are.
-WRONG_QUERY = (duckdb.ParserException, duckdb.CatalogException, duckdb.BinderException)
+def is_wrong_query(error: BaseException) -> bool:
+    """Whether it says that a query, or what it is asked with, is wrong whatever the rows are."""
+    if isinstance(error, duckdb.InvalidInputException):  # so is what the query's error() says
+        return any(one in str(error) for one in ("Values were not provided", "count mismatch"))
+    kinds = duckdb.ParserException, duckdb.CatalogException, duckdb.BinderException
+    return isinstance(error, (*kinds, duckdb.PermissionException))
 
 
 def failed(error: BaseException, tables: Mapping[str, pa.Table], limit: Limit) -> InputError:
@@ -85,6 +89,13 @@ def failed(error: BaseException, tables: Mapping[str, pa.Table], limit: Limit) -
 
 
 def check_query(query: Any, parameters: Any) -> None:
+    """Refuse what is no query, and parameters that are no list and no dict, or no texts."""
+    check_asked(query, parameters)
+    values = parameters.values() if isinstance(parameters, Mapping) else parameters or ()
+    _check_texts([query, *values])
+
+
+def check_asked(query: Any, parameters: Any) -> None:
     """Refuse what is no query, and parameters that are no list and no dict."""
     if not isinstance(query, str) or not query.strip():
         told = "empty" if isinstance(query, str) else type(query).__name__
@@ -94,8 +105,6 @@ def check_query(query: Any, parameters: Any) -> None:
         raise InputError(
             f"parameters is a list for each ?, or a dict for each $name; not {parameters!r}"
         )
-    values = parameters.values() if isinstance(parameters, Mapping) else parameters or ()
-    _check_texts([query, *values])
 
 
 def _check_texts(values: Iterable[Any]) -> None:

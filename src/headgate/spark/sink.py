@@ -6,16 +6,19 @@ after a crash the same batch comes back under the same name and is recognised, n
 
 from __future__ import annotations
 
+import atexit
 import logging
+import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import pyarrow as pa
 
 from headgate.engine.origins import Applied
 from headgate.engine.stream import EngineStream
-from headgate.errors import HeadgateError, InputError
+from headgate.errors import HeadgateError, InputError, StoreError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -28,6 +31,43 @@ LOG = logging.getLogger("headgate.sink")
 # the checkpoint's metadata, which a restart keeps, not the id of the run.
 QUERY_ID = "sql.streaming.queryId"
 RUN_ID = "spark.jobGroup.id"  # of one start of the query: Spark names its jobs by it
+_ENDING_SECONDS = 10.0  # so long the end of the process waits for micro-batches that run
+
+
+class MicroBatches:
+    """The micro-batches that run, in threads that Spark has made and Python does not wait for.
+
+    One that comes back from Arrow's code when the interpreter is gone takes the process with it.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._count = 0
+        self._is_over = False
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """One of them runs inside; none begins any more when the process ends."""
+        with self._changed:
+            if self._is_over:
+                raise StoreError("the process ends: the micro-batch comes again at the next start")
+            self._count += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._count -= 1
+                self._changed.notify_all()
+
+    def end(self) -> None:
+        """Let those that run come to their end, and no other begin."""
+        with self._changed:
+            self._is_over = True
+            self._changed.wait_for(lambda: not self._count, _ENDING_SECONDS)
+
+
+micro_batches = MicroBatches()
+atexit.register(micro_batches.end)
 
 
 class Sink:
@@ -46,7 +86,8 @@ class Sink:
         try:
             origin = (query_id(frame), int(batch_id))
             run = frame.sparkSession.sparkContext.getLocalProperty(RUN_ID)
-            return self._feed.apply(fetch(frame, self._stream.columns), origin, run)
+            with micro_batches.running():
+                return self._feed.apply(fetch(frame, self._stream.columns), origin, run)
         except HeadgateError as error:
             self.error = error
             LOG.error("micro-batch %s failed: %s: %s", batch_id, type(error).__name__, error)

@@ -90,6 +90,11 @@ def test_rows_of_an_open_batch_wait_for_it_and_can_be_flushed(stage: Stage) -> N
     stage.engine.flush(votes)
     assert stage.tallies() == {1: 3}
     assert stage.engine.flush(votes).num_rows == 0
+    metrics = stage.engine.metrics()
+    assert metrics.streams["votes"].flushes == 1  # the second had nothing to flush
+    node = metrics.nodes["count"]
+    assert node["rows"] == node.rows == node.as_dict()["rows"] == 3
+    assert metrics.as_dict()["nodes"]["count"] == node.as_dict()
 
 
 def test_what_comes_at_once_is_put_in_order_first(stage: Stage) -> None:
