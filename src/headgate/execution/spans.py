@@ -19,7 +19,7 @@ from headgate.state.columns import StoredColumn
 from headgate.state.entries import WAITING_COUNT, waiting_in
 from headgate.state.entry_looks import scan_all
 from headgate.state.order_words import order_words
-from headgate.state.ordered import OrderedIndex, address, ordered_index
+from headgate.state.ordered import OrderedIndex, address, load_kernels, ordered_index
 from headgate.state.ranges import Index, RowRange, bound_sizes
 from headgate.state.rows import TableRows
 from headgate.state.spaces import EventRows, Slots
@@ -146,6 +146,8 @@ class KeptIndex:
     as it is: nobody notes what is to be brought forward."""
 
     def __init__(self, index: OrderedIndex, *, is_asked: bool) -> None:
+        if is_asked:
+            load_kernels()
         self.index = index.follow_up() if is_asked else index
         self.is_asked = is_asked
         self._none = waiting_in(0)

@@ -9,6 +9,7 @@ Invariant after `ready`: there is one entry for each live row, and it says what 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -22,7 +23,15 @@ from headgate.state.layout import HEADER_ALIVE
 from headgate.state.order_words import entry_words
 from headgate.state.ranges import Index
 from headgate.state.rows import TableRows
-from headgate.state.slot_order import THREADS_MAX, dealt, in_shares, sort_slots, surveyed
+from headgate.state.slot_order import (
+    SURVEY_WORDS,
+    THREADS_MAX,
+    Survey,
+    dealt,
+    in_shares,
+    sort_slots,
+    surveyed,
+)
 from headgate.state.spaces import Slots
 from headgate.state.strings import StringPool
 
@@ -31,6 +40,7 @@ SHARED_MIN = 1 << 18  # rows from which on threads share the making of one index
 # Rows that may wait, before their entries are brought forward: so many, or of larger tables one in
 # so many, but no more than there is use for; see entries.py.
 WAITING_MIN, WAITING_SHARE, WAITING_MAX = 4096, 2, 1 << 17
+SAMPLE = 256  # rows that are looked at, before it is known whether to look at all of them
 REBUILT_SHARE = 8  # when more than one row in so many changed, the index is made anew
 
 
@@ -52,6 +62,7 @@ class OrderedIndex:
         self.leaves = np.zeros(0, np.int32)  # by slot: one more than its leaf
         self.tree = self._empty(1)
         self.waiting = entries.waiting_in(WAITING_MIN)
+        self._is_thawed = False
         self.told: Slots | None = None  # what a batch changed, if its kernel noted all of it
 
     @property
@@ -87,12 +98,13 @@ class OrderedIndex:
         if self._mark != self._rows.refills:
             self._rebuild()
         self.make_room()
-        if self._is_much(0):
+        is_known = self._is_thawed  # of frozen leaves nobody knows what has changed
+        if self._is_much(0) and is_known:
             self._pick_stale()
         if self._is_much(0):
             self._rebuild()
-            # Of frozen leaves nobody knows what has changed: they would be made anew each time.
-            self._thaw()
+            if not is_known:  # else it would be made anew each time, whatever has changed
+                self._thaw()
         elif self._is_much(self._waiting_count):
             self._rebuild()
         elif self._pending or self._waiting_count:
@@ -129,9 +141,12 @@ class OrderedIndex:
 
     def _pick_stale(self) -> None:
         """Leave out what is in step: the kernels of a batch may have seen to most of it."""
-        slots = np.concatenate(self._pending)
+        slots, tree = np.concatenate(self._pending), address(self.bind())
         stale = np.empty_like(slots)
-        count = int(entries.pick_stale(address(self.bind()), slots, stale))
+        some = slots[:: len(slots) // SAMPLE + 1].copy()
+        if 2 * int(entries.pick_stale(tree, some, stale)) > len(some):
+            return  # most is not in step
+        count = int(entries.pick_stale(tree, slots, stale))
         self._pending, self._pending_count = [stale[:count]], count
 
     def make_room(self) -> None:
@@ -208,10 +223,11 @@ class OrderedIndex:
             self.tree[trees.HEADER_WORDS :][: trees.NODE_WORDS] = 0
             entries.fill_above(address(self.bind()), entries.leaves_for(alive))
         self.waiting[entries.WAITING_ROOM + 1 : entries.WAITING_FIRST] = 0
-        self._mark = self._rows.refills
+        self._mark, self._is_thawed = self._rows.refills, False
         self._forget_pending()
 
     def _thaw(self) -> None:
+        self._is_thawed = True
         tree, leaves = address(self.bind()), entries.leaves_for(len(self._order))
         in_shares(lambda *some: entries.thaw_all(tree, *some), leaves, self._is_large)
 
@@ -278,6 +294,24 @@ def ordered_index(rows: TableRows, index: Index) -> OrderedIndex:
     if found is None:
         found = rows.ordered[index] = OrderedIndex(rows, index)
     return found
+
+
+@functools.cache
+def load_kernels() -> None:
+    """Compile, or load, what a batch may call as it runs: else the first one would seem so dear
+    that its events were shared among threads."""
+    words, waiting, nothing = trees.empty_tree(1, 1), entries.waiting_in(1), np.empty(0, np.int64)
+    tree = address(words)
+    entries.is_short_one(tree, 1)
+    entries.catch_up_one(tree, address(waiting))
+    surveyed((0, 0), np.zeros((1, 2), np.int64), 0, False)
+    one = Survey([1], [np.zeros((1, SURVEY_WORDS), np.int64)])
+    order = dealt((0, 0, 0, 0), one, 0, np.empty(0, np.int32), 0, False)
+    for wide in (1, 1 << 40):
+        sort_slots(np.array([wide, 0]), np.arange(2), np.arange(2))
+    entries.gather_words(0, 0, 0, 0, nothing)
+    entries.note_leaves(order, order, 0, 0)
+    entries.fill_above(tree, 1)
 
 
 def make_indexes(tables: Iterable[TableRows]) -> None:
