@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headgate as hg
-from headgate.state import entries, entry_looks
+from headgate.state import entries, entry_looks, ordered, slot_order
 from headgate.state import tree as trees
 from headgate.state.compiled import numba
 from headgate.state.layout import HEADER_ALIVE
@@ -300,3 +300,24 @@ def test_a_leaf_that_is_looked_at_leaves_out_what_has_changed(monkeypatch):
     assert found()
     monkeypatch.setattr(OrderedIndex, "_note_waiting", lambda self, slots: None)
     assert not found(), "a row that nobody noted would be seen"
+
+
+def test_what_a_batch_may_call_is_compiled_before_it():
+    """Else its first run would seem as dear as compiling, and be shared among threads."""
+
+    def compiled() -> int:
+        found = [one for module in (entries, slot_order) for one in vars(module).values()]
+        return sum(len(one.overloads) for one in found if hasattr(one, "overloads"))
+
+    columns = [(9, "shelf"), (2**31 - 1, "shelf"), (9, "n"), (9, "name")]
+    made = [Toys(300, spread, Random(2), column) for spread, column in columns]
+    ordered.load_kernels.__wrapped__()
+    before = compiled()
+    for toys in made:
+        toys.index._rebuild()
+        toys.index.make_room()
+        changed = [toys.change() for _ in range(40)]
+        toys.index.bring_all(np.array(changed, np.int64))
+        toys.index.relieve(1)
+        assert toys.is_right()
+    assert compiled() == before
