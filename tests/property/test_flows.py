@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import headgate as hg
 from headgate.dataflow import recording, running, stepping, under_way, writes
 from headgate.dataflow.policies import POLICIES
-from headgate.dataflow.runs import Run
+from headgate.dataflow.runs import BatchRun
 from headgate.testing import (
     Executed,
     FlowOracle,
@@ -364,10 +364,10 @@ def newest(self: Any, unit: Any) -> Any:
     return max(self.done(unit.nodes[0].name) + 1, self.closed(unit.needs[0].name))
 
 
-between = Run.between
+between = BatchRun.between
 
 
-def with_the_one_before(self: Run, first: int, last: int) -> Run | None:
+def with_the_one_before(self: BatchRun, first: int, last: int) -> BatchRun | None:
     return between(self, first - 1 if first == last else first, last)
 
 
@@ -376,7 +376,7 @@ CANARIES: list[tuple[str, Any, str, Any]] = [
     ("an abort leaves its rows", writes.TableWrites, "undo", lambda self: None),
     ("a node runs again after recovery", under_way.UnderWay, "finish", lambda self, node, n: None),
     ("what aborted is not told", stepping.Stepping, "_give_up", lambda self, *said: None),
-    ("a batch has rows of the one before it", Run, "between", with_the_one_before),
+    ("a batch has rows of the one before it", BatchRun, "between", with_the_one_before),
     ("a stream is not recorded", recording.Recorder, "rows", lambda self, *said: None),
 ]
 

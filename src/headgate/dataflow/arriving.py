@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headgate.dataflow.runs import Run
+from headgate.dataflow.runs import BatchRun
 from headgate.dataflow.streams import Stream
 from headgate.dataflow.under_way import UnderWay
 from headgate.engine.events import as_table, require_columns
@@ -43,9 +43,9 @@ class Arrival:
     is_flush: bool = False
 
     @property
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[BatchRun]:
         """Its rows as they join those that are under way."""
-        return [Run.of(self.rows, self.numbers)] if self.rows.num_rows else []
+        return [BatchRun.of(self.rows, self.numbers)] if self.rows.num_rows else []
 
 
 def fitted(

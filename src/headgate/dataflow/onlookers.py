@@ -19,7 +19,7 @@ from headgate.dataflow.executing import Aborted, Executing
 from headgate.dataflow.nodes import Node, Unit
 from headgate.dataflow.procedures import Procedure
 from headgate.dataflow.recording import Recorded, Recorder, said
-from headgate.dataflow.runs import Part, Run, TakenBatches, apart, joined
+from headgate.dataflow.runs import BatchRun, Part, TakenBatches, apart, joined
 from headgate.dataflow.under_way import UnderWay, Windowed
 from headgate.dataflow.writes import Writes
 from headgate.execution.run import ABORTED, COMMITTED, OUTCOMES
@@ -28,7 +28,7 @@ LOG = logging.getLogger("headgate.dataflow")
 BATCHES_MAX = 1024
 
 
-class Called(NamedTuple):
+class CalledBatch(NamedTuple):
     """What an onlooker did with a batch that it was called in."""
 
     number: int
@@ -40,7 +40,7 @@ class Looked(NamedTuple):
     """Batches that an onlooker took, and those that it was called in."""
 
     taken: TakenBatches
-    called: list[Called]
+    called: list[CalledBatch]
 
 
 def is_onlooker(unit: Unit) -> bool:
@@ -73,7 +73,7 @@ class Onlooking:
 
     def run(self, taken: TakenBatches, is_enough: Callable[[], bool]) -> Looked:
         """Take batches, one at least, until it is enough."""
-        called, window, last = list[Called](), self._window, taken.last
+        called, window, last = list[CalledBatch](), self._window, taken.last
         for number, batches, drops in _calls(self._node, window, taken):
             try:
                 called.append(self._call(number, batches))
@@ -92,16 +92,16 @@ class Onlooking:
             window.added.append(done.rows)
         return Looked(done, called)
 
-    def _call(self, number: int, batches: Sequence[pa.Table]) -> Called:
+    def _call(self, number: int, batches: Sequence[pa.Table]) -> CalledBatch:
         given: dict[str, list[pa.Table]] = {one.name: [] for one in self._node.gives}
         for batch in batches:
             try:
                 found = self._executing.called(self._node, self._step, [batch], self._writes)
             except Aborted as error:
-                return Called(number, given, error.reason)
+                return CalledBatch(number, given, error.reason)
             for name, one in found.items():
                 given[name].append(one)
-        return Called(number, given, None)
+        return CalledBatch(number, given, None)
 
     def tell(self, looked: Looked, recorder: Recorder) -> None:
         """What was looked at is done: it is recorded, and who comes after has it, or is told."""
@@ -124,7 +124,7 @@ class Onlooking:
                     (one.number, rows) for rows in given
                 ]  # fmt: skip
             self._progress.give_parts(stream, parts, last)
-            whole = [Run.of_one(rows, number) for number, rows in parts if rows is not None]
+            whole = [BatchRun.of_one(rows, number) for number, rows in parts if rows is not None]
             if whole:
                 run = joined(whole)
                 recorder.rows(stream, run.numbers, run.rows)

@@ -25,7 +25,7 @@ from headgate.dataflow.arriving import Arrival
 from headgate.dataflow.declared import LOGGED
 from headgate.dataflow.nodes import Node
 from headgate.dataflow.procedures import Procedure
-from headgate.dataflow.runs import Run, held_schema, numbered
+from headgate.dataflow.runs import BatchRun, held_schema, numbered
 from headgate.dataflow.streams import BATCH, Stream
 from headgate.durability import Commit
 from headgate.durability.commit import Batch
@@ -433,7 +433,7 @@ def arrival_of(commit: Commit, given: pa.RecordBatch, stream: Callable[[str], St
     if "stream" not in words:
         return None
     rows, source = pa.Table.from_batches([given]), stream(words["stream"])
-    run = Run.of_log(rows.replace_schema_metadata(None))
+    run = BatchRun.of_log(rows.replace_schema_metadata(None))
     return Arrival(
         source, run.rows, run.numbers, words["closed"], source.empty,
         origin=commit.origin, flushed_us=words.get("flushed_us"),

@@ -39,7 +39,7 @@ def as_declared(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
-class Run(NamedTuple):
+class BatchRun(NamedTuple):
     """Batches that stand together; it is never empty."""
 
     rows: pa.Table
@@ -47,24 +47,24 @@ class Run(NamedTuple):
     keys: np.ndarray  # the numbers without their signs
 
     @classmethod
-    def of(cls, rows: pa.Table, numbers: np.ndarray) -> Run:
+    def of(cls, rows: pa.Table, numbers: np.ndarray) -> BatchRun:
         """Of batches that were not aborted."""
         return cls(rows, numbers, numbers)
 
     @classmethod
-    def of_one(cls, rows: pa.Table, number: int) -> Run:
+    def of_one(cls, rows: pa.Table, number: int) -> BatchRun:
         """Of one batch."""
         return cls.of(rows, np.broadcast_to(np.int64(number), rows.num_rows))
 
     @classmethod
-    def of_marks(cls, stream: Stream, number: int) -> Run:
+    def of_marks(cls, stream: Stream, number: int) -> BatchRun:
         """Of one that was aborted."""
         schema = stream.schema.arrow
         mark = pa.table([pa.nulls(1, one.type) for one in schema], schema=schema)
         return cls(mark, np.full(1, -number, np.int64), np.full(1, number, np.int64))
 
     @classmethod
-    def of_log(cls, held: pa.Table) -> Run:
+    def of_log(cls, held: pa.Table) -> BatchRun:
         """Of rows as the log has them."""
         rows, numbers = held.combine_chunks(), held.column(IN_BATCH).to_numpy()
         return cls(rows.drop_columns([IN_BATCH]), numbers, np.abs(numbers))
@@ -81,7 +81,7 @@ class Run(NamedTuple):
     def has_marks(self) -> bool:
         return self.keys is not self.numbers and bool((self.numbers < 0).any())
 
-    def between(self, first: int, last: int) -> Run | None:
+    def between(self, first: int, last: int) -> BatchRun | None:
         """Its batches with these numbers; None when it has none of them."""
         if first <= self.first and self.last <= last:
             return self
@@ -89,25 +89,29 @@ class Run(NamedTuple):
         if begin >= end:
             return None
         rows, numbers = self.rows.slice(begin, end - begin), self.numbers[begin:end]
-        return Run(rows, numbers, numbers if self.keys is self.numbers else self.keys[begin:end])
+        return BatchRun(
+            rows, numbers, numbers if self.keys is self.numbers else self.keys[begin:end]
+        )
 
 
-def among(runs: Iterable[Run], first: int, last: int) -> list[Run]:
+def among(runs: Iterable[BatchRun], first: int, last: int) -> list[BatchRun]:
     """The batches with these numbers."""
     found = (run.between(first, last) for run in runs if run.first <= last and run.last >= first)
     return [run for run in found if run is not None]
 
 
-def joined(runs: Sequence[Run]) -> Run:
+def joined(runs: Sequence[BatchRun]) -> BatchRun:
     """Runs as one, their rows in one piece."""
     if len(runs) == 1:
         return runs[0]
     numbers = np.concatenate([run.numbers for run in runs])
     rows = pa.concat_tables([run.rows for run in runs]).combine_chunks()
-    return Run(rows, numbers, np.abs(numbers) if any(run.has_marks for run in runs) else numbers)
+    return BatchRun(
+        rows, numbers, np.abs(numbers) if any(run.has_marks for run in runs) else numbers
+    )
 
 
-def numbered(stream: Stream, runs: Sequence[Run]) -> pa.Table | None:
+def numbered(stream: Stream, runs: Sequence[BatchRun]) -> pa.Table | None:
     """Batches as the log has them; None without any."""
     if not runs:
         return None

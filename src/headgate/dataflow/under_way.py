@@ -23,8 +23,8 @@ import pyarrow as pa
 from headgate.dataflow.nodes import FlowGraph, Node, Unit
 from headgate.dataflow.runs import (
     Batch,
+    BatchRun,
     Part,
-    Run,
     Stamps,
     TakenBatches,
     among,
@@ -73,11 +73,11 @@ class Flowing:
     stream: Stream
     closed: int = 0
     flushed_us: int | None = None
-    runs: list[Run] = field(default_factory=list)
+    runs: list[BatchRun] = field(default_factory=list)
     since: Stamps = field(default_factory=Stamps)  # when batches became whole
     floor: int = 0  # up to this batch nobody needs any
 
-    def add(self, runs: Iterable[Run]) -> None:
+    def add(self, runs: Iterable[BatchRun]) -> None:
         """More rows, of the last batch that is there or of those behind it."""
         self.runs += runs
         if len(self.runs) > RUNS_MAX:
@@ -155,7 +155,7 @@ class Standing:
             one = inlets.get(stream_inlet(name), EMPTY)
             queue = self.queues[name] = Flowing(stream, one.arrivals, one.watermark_us)
             if one.held is not None and one.held.num_rows:
-                queue.runs = [Run.of_log(as_declared(one.held, held_schema(stream)))]
+                queue.runs = [BatchRun.of_log(as_declared(one.held, held_schema(stream)))]
             queue.floor = min([one.arrivals, *(run.first - 1 for run in queue.runs)])
         for node in self.graph.nodes:
             one = inlets.get(node_inlet(node.name), EMPTY)
@@ -175,7 +175,7 @@ class UnderWay:
         self._standing, self._graph = standing, standing.graph
         self._closed: dict[str, int] = {}
         self._flushed: dict[str, int | None] = {}
-        self._added: dict[str, list[Run]] = {}
+        self._added: dict[str, list[BatchRun]] = {}
         self._done: dict[str, int] = {}
         self._windows: dict[str, Windowed] = {}
 
@@ -243,7 +243,7 @@ class UnderWay:
         found = joined(runs)
         return TakenBatches(found.rows, found.keys, last)
 
-    def _among(self, stream: str, first: int, last: int) -> list[Run]:
+    def _among(self, stream: str, first: int, last: int) -> list[BatchRun]:
         added = self._added.get(stream, ())
         return among([*self._standing.queues[stream].runs, *added], first, last)
 
@@ -285,7 +285,7 @@ class UnderWay:
     # --- what happens -------------------------------------------------------------------------
 
     def arrive(
-        self, stream: str, runs: Iterable[Run], closed: int, flushed_us: int | None = None
+        self, stream: str, runs: Iterable[BatchRun], closed: int, flushed_us: int | None = None
     ) -> None:
         """Rows came in at a source, in the order of their batches; which of these are whole."""
         self._added.setdefault(stream, []).extend(runs)
@@ -293,24 +293,26 @@ class UnderWay:
 
     def give(self, stream: Stream, number: int, rows: pa.Table) -> None:
         """A batch on a stream is whole."""
-        self.arrive(stream.name, [Run.of_one(rows, number)] if rows.num_rows else [], number)
+        self.arrive(stream.name, [BatchRun.of_one(rows, number)] if rows.num_rows else [], number)
 
     def give_several(
         self, unit: Unit, stream: Stream, rows: pa.Table, numbers: np.ndarray, last: int
     ) -> None:
         """Batches of a stream that a unit gives are whole, up to the last."""
         is_taken = any(one not in unit.nodes for one in self._graph.takers[stream.name])
-        self.arrive(stream.name, [Run.of(rows, numbers)] if is_taken and len(numbers) else [], last)
+        self.arrive(
+            stream.name, [BatchRun.of(rows, numbers)] if is_taken and len(numbers) else [], last
+        )
 
     def give_parts(self, stream: Stream, parts: Iterable[Part], last: int) -> None:
         """The same, batch by batch; some may have been aborted."""
-        runs = [Run.of_marks(stream, number) if rows is None else Run.of_one(rows, number)
+        runs = [BatchRun.of_marks(stream, number) if rows is None else BatchRun.of_one(rows, number)
                 for number, rows in parts]  # fmt: skip
         self.arrive(stream.name, [joined(runs)] if runs else [], last)
 
     def give_up(self, stream: Stream, number: int) -> None:
         """A batch on a stream was aborted: who takes it is told."""
-        self.arrive(stream.name, [Run.of_marks(stream, number)], number)
+        self.arrive(stream.name, [BatchRun.of_marks(stream, number)], number)
 
     def finish(self, node: Node, number: int) -> None:
         """A node is done with a batch."""

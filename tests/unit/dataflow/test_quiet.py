@@ -13,7 +13,7 @@ import pytest
 
 import headgate as hg
 from headgate.dataflow import onlookers, quiet, stepping
-from headgate.dataflow.runs import Run, TakenBatches, apart
+from headgate.dataflow.runs import BatchRun, TakenBatches, apart
 from headgate.testing import Executed, FlowOracle, SimulatedClock, SimulatedDisk, schedule_faults
 
 NOON = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
@@ -250,7 +250,7 @@ CANARIES = [
      lambda node, progress: 1000),
     ("nodes of one table run apart", "a nest over one table", quiet, "_share",
      lambda one, other: False),
-    ("an abort among other batches is not seen", "onlookers", Run, "has_marks",
+    ("an abort among other batches is not seen", "onlookers", BatchRun, "has_marks",
      property(lambda self: False)),
     ("batches run at once beyond those that may", "a nest with a window", TakenBatches, "up_to",
      lambda self, last: self),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headgate as hg
-from headgate.dataflow.runs import Run, Stamps, among, apart, joined, numbered
+from headgate.dataflow.runs import BatchRun, Stamps, among, apart, joined, numbered
 
 STREAM = hg.Stream("votes", "v bigint")
 # By batch: how many rows it has, in one or several pieces; None: it was aborted.
@@ -19,25 +19,25 @@ BATCHES = st.lists(
 )
 
 
-def runs_of(batches: list[Any], cuts: list[bool]) -> tuple[list[Run], dict[int, Any]]:
+def runs_of(batches: list[Any], cuts: list[bool]) -> tuple[list[BatchRun], dict[int, Any]]:
     """The batches as runs, some of them joined; and as a dict of the values of their rows."""
-    pieces, model, value = list[Run](), dict[int, Any](), 0
+    pieces, model, value = list[BatchRun](), dict[int, Any](), 0
     for number, counts in enumerate(batches, 1):
         model[number] = None if counts is None else []
         if counts is None:
-            pieces.append(Run.of_marks(STREAM, number))
+            pieces.append(BatchRun.of_marks(STREAM, number))
         for count in counts or ():
             values = list(range(value, value + count))
             model[number] += values
             value += count
-            pieces.append(Run.of_one(pa.table({"v": values}, STREAM.schema.arrow), number))
-    runs: list[Run] = []
+            pieces.append(BatchRun.of_one(pa.table({"v": values}, STREAM.schema.arrow), number))
+    runs: list[BatchRun] = []
     for piece, is_apart in zip(pieces, cuts, strict=False):
         runs = [*runs, piece] if is_apart or not runs else [*runs[:-1], joined([runs[-1], piece])]
     return runs, model
 
 
-def values_of(runs: list[Run]) -> dict[int, Any]:
+def values_of(runs: list[BatchRun]) -> dict[int, Any]:
     found: dict[int, Any] = {}
     for run in runs:
         for number, rows in apart(run.rows, run.numbers):
@@ -64,7 +64,7 @@ def test_batches_are_found_by_their_numbers(
     logged = numbered(STREAM, found)
     assert (logged is None) == (not found)
     if logged is not None:
-        assert values_of([Run.of_log(logged)]) == values_of(found)
+        assert values_of([BatchRun.of_log(logged)]) == values_of(found)
         assert np.array_equal(joined(found).keys, np.abs(joined(found).numbers))
 
 
