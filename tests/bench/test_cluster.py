@@ -21,3 +21,12 @@ def test_transfers_stay_in_a_shard_or_a_share_of_them_does_not(across: float, sc
         assert engine.decisions()[-1].scheme == scheme
         query = "select * from accounts order by id"
         assert engine.sql(query).arrow() == one.sql(query).arrow()
+
+
+def test_the_model_of_clusters_is_asked_about_the_same_epochs() -> None:
+    keys = 4 * cluster.BANKS
+    one, two = (
+        cluster.model_said(cluster.cheap, 0.5, 2_000, nodes, "executors", keys) for nodes in (1, 2)
+    )
+    assert one[0] > 0 and two[1] > two[0]  # cheap events are fastest in the driver
+    assert two[1] <= one[1]

@@ -406,7 +406,9 @@ class _EpochRun:
     def _events(self, rows: np.ndarray) -> dict[str, pa.Table]:
         if not len(rows):
             return {}
-        return {EVENTS: self._arranged.events.select(self._columns).take(rows)}
+        events = self._arranged.events.select(self._columns)
+        as_they_came = self._arranged.is_whole and len(rows) == events.num_rows
+        return {EVENTS: events if as_they_came else events.take(rows)}
 
     def _home(self, number: int, shard: int, rows: np.ndarray) -> BatchShare:
         wanted = self._plan.wanted.get(shard, {})
@@ -431,14 +433,15 @@ class _EpochRun:
         check_invariant(len(together) == len(order), "an event ran in no share, or in two")
         places = np.full(events, -1, np.int64)
         places[together] = np.arange(len(together))
-        back = places[order]  # position -> place among the results of all shares
+        # Position -> place among the results of all shares; of one share they are in order.
+        back = slice(None) if len(ran) == 1 else places[order]
         results = [self._results(report) for _, report in ran]
         if not results:
             return self._nothing(program)
         found = pa.concat_tables(results, promote_options="default").combine_chunks()
         outcome, reason = _codes(results, program)
         made = {
-            name: self._with_aside(one_array(found.column(name)).take(pa.array(back)))
+            name: self._with_aside(_in_order(one_array(found.column(name)), back))
             for name in (*self._terms.outputs, *self._terms.updated)
         }
         fixed = program.fixed_reasons
@@ -463,6 +466,10 @@ class _EpochRun:
         made = {name: pa.nulls(aside, one.type.arrow) for name, one in columns.items()}
         none = np.zeros(0, np.int64)
         return Execution(none.astype(np.int8), none, program.fixed_reasons, {}, {}, made=made)
+
+
+def _in_order(array: pa.Array, back: np.ndarray | slice) -> pa.Array:
+    return array if isinstance(back, slice) else array.take(pa.array(back))
 
 
 def _codes(results: Sequence[pa.Table], program: Program) -> tuple[np.ndarray, np.ndarray]:

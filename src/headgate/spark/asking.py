@@ -17,13 +17,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import duckdb
 import pyarrow as pa
 from pyspark.errors import AnalysisException, PySparkException
 
 from headgate.durability.reader import StoreReader
 from headgate.errors import InputError, LimitError
 from headgate.query.answer import Answer
+from headgate.query.connections import shared
 from headgate.query.sql import Limit, Parameters, current_limit
 from headgate.query.store_tables import (
     ALL_STREAMS,
@@ -140,7 +140,7 @@ class _Stopper:
 
 @functools.cache
 def _zone() -> str:
-    with duckdb.connect(":memory:") as connection:
+    with shared.one() as connection:
         row = connection.execute("select current_setting('TimeZone')").fetchone()
     return str(row[0]) if row else "UTC"
 
