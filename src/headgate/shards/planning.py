@@ -21,6 +21,7 @@ from headgate.shards.share import keys_of
 from headgate.state.spaces import EventRows
 
 WHOLE_SECONDS = 0.02  # of a batch in the driver beside its events, before it was measured
+JOBS_MIN = 2  # to be measured before a batch stays in the driver, where jobs are not measured
 DOMINANT = 0.5  # of the events that travel: with a component so large no second task would help
 
 
@@ -33,6 +34,7 @@ class Costs:
     tasks: int = 1  # that can run at once
     whole: float | None = None  # of a batch in the driver, beside its events
     deal: float | None = None  # of one event that goes to a task, for the driver
+    jobs: int = 0  # that were measured; the first one of a program loads code
 
     def noted(
         self,
@@ -44,7 +46,7 @@ class Costs:
         """The same, moved towards what was just measured."""
         return Costs(
             _moved(self.event, event), _moved(self.job, job), self.tasks,
-            _moved(self.whole, whole), _moved(self.deal, deal),
+            _moved(self.whole, whole), _moved(self.deal, deal), self.jobs + (job is not None),
         )  # fmt: skip
 
     def whole_seconds(self, events: int) -> float | None:
@@ -85,8 +87,8 @@ def plan_whole(order: EventRows, why: str) -> BatchPlan:
 
 
 def seconds_of(plan: BatchPlan, costs: Costs) -> float | None:
-    """How long a plan is expected to take; None before anything was measured."""
-    if costs.event is None or costs.job is None:
+    """How long a plan is expected to take; None before anything of use was measured."""
+    if costs.event is None or costs.job is None or costs.jobs < JOBS_MIN:
         return None
     home = [len(rows) for rows in plan.homes.values()]
     away = [len(rows) for rows in plan.visits.values()]
