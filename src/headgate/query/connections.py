@@ -6,6 +6,7 @@ in the child: threads that it waits for are not there, and DuckDB would end the 
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import threading
@@ -88,6 +89,7 @@ class KeptConnections:
 
 # Of the process, for whoever has none of their own: a tool, a migration, a look at what a query is.
 shared = KeptConnections()
+atexit.register(shared.close)  # what is left to the end of the interpreter, DuckDB calls a leak
 
 
 def _leave_all_to_parent() -> None:

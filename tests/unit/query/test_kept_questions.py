@@ -52,7 +52,7 @@ def test_after_an_error_the_next_question_is_answered() -> None:
     asked = KeptQuestions()
     with pytest.raises(hg.DeclarationError, match="cannot run"):
         asked.run("select nothing from t", {"t": rows(1)})
-    with pytest.raises(hg.InputError, match="only SELECT"):
+    with pytest.raises(hg.DeclarationError, match="only SELECT"):
         asked.run("create table x(a int)", {"t": rows(1)})
     assert asked.run(COUNT, {"t": rows(4)}).to_pylist() == [{"n": 1, "s": 4}]
     asked.close()
