@@ -67,7 +67,6 @@ WHOLE = -1  # as the shard of a share: all of them, for a batch in the driver
 # as long to open as so many bytes to read: so small parts, as calls make them, do not pile up.
 IMAGE_BYTES_MIN = 1 << 22
 PART_BYTES = 1 << 16
-FILED_AT_ONCE_BYTES_MAX = 1 << 24  # a rebuilt shard has its file at once if it is as small as this
 
 
 class ShardCode(NamedTuple):
@@ -159,8 +158,6 @@ class ShareWorker:
         self.held = HeldShards()
         self.placement = code.placement
         self._terms: dict[str, Terms] = {}
-        self._unfiled: set[Held] = set()  # rebuilt shards that have no file yet
-        self._filed_epoch = -1  # the last one in which such a shard got its file
 
     @cached_property
     def mark(self) -> str:
@@ -223,34 +220,16 @@ class ShareWorker:
         source = Source(self.disk, share.path, share.lineage)
         task = _Task(self, share, rows, attempt, source)
         images = task.images(shard)
-        self._file(share, _key(share, shard), rows, brought, is_now=bool(images))
+        if self._files is not None:
+            # A file that is older than the image is of no use: so it is written with the image.
+            is_now = bool(images) or brought.how == "rebuilt"
+            self._files.keep(_key(share, shard), rows, now=is_now)
         if given is None:
             given = source.read(share.given).tables if share.given is not None else {}
         wanted = task.hand_out(given)
         report = task.run_events(given.get(EVENTS))
         self.held.keep(_key(share, shard), rows)
         return replace(report, wanted=wanted, images=images, how=brought.how, bringing=bringing)
-
-    def _file(
-        self, share: BatchShare, key: Held, rows: ShardRows, brought: Brought, *, is_now: bool
-    ) -> None:
-        """Have the executor's file of a shard, where it is due.
-
-        One that is older than the store's image is of no use: so it is written with the image. What
-        was rebuilt is written by one of the next epochs, one shard at a time: to write a file takes
-        longer than to rebuild its rows, and after a restart of all the first epoch needs all of
-        them.
-        """
-        if self._files is None:
-            return
-        if brought.how == "rebuilt" and size_of(rows) > FILED_AT_ONCE_BYTES_MAX:
-            self._unfiled.add(key)
-        if key in self._unfiled and not is_now:
-            if brought.how == "rebuilt" or share.epoch <= self._filed_epoch:
-                return
-            is_now, self._filed_epoch = True, share.epoch
-        self._unfiled.discard(key)
-        self._files.keep(key, rows, now=is_now or brought.how == "rebuilt")
 
     def _visit(self, share: BatchShare, attempt: str) -> ShareReport:
         rows, source = self._visitor, Source(self.disk, share.path, share.lineage)

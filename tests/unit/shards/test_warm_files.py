@@ -10,7 +10,7 @@ import pytest
 
 import headgate as hg
 from headgate.io.mapped import map_arrays, write_arrays
-from headgate.shards import share, warm
+from headgate.shards import warm
 from tests.property.seeding import plant
 from tests.property.workers import Workers
 from tests.unit.shards.bank import ROUTES, batch, differs, in_one_process, in_shards, rows_of
@@ -42,28 +42,6 @@ def test_a_worker_that_holds_nothing_maps_its_shard_and_brings_it_forward(tmp_pa
             run(engine, one, draw, 1)
             assert set(workers.hows) <= {"mapped", "visiting"} and "mapped" in workers.hows
     assert not [file for file in tmp_path.iterdir() if file.suffix != ".warm"]
-
-
-def test_large_shards_that_were_rebuilt_have_their_files_one_after_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(share, "FILED_AT_ONCE_BYTES_MAX", -1)
-    workers, one, draw, files = (
-        Workers(0, 1, folder=tmp_path),
-        in_one_process(),
-        random.Random(1),
-        0,
-    )
-    with in_shards(workers) as engine:
-        for _ in range(8):
-            run(engine, one, draw, 1)
-            before, files = files, len(list(tmp_path.glob("*.warm")))
-            assert files - before <= 1
-        assert files == 3
-        workers.workers[0].held.forget()
-        del workers.hows[:]
-        run(engine, one, draw, 1)
-        assert set(workers.hows) <= {"mapped", "visiting"} and "mapped" in workers.hows
 
 
 def test_files_that_are_damaged_older_or_of_other_code_cost_reading_the_store(
