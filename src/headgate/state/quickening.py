@@ -135,10 +135,10 @@ _numbas_compile = Dispatcher.compile
 
 
 class _Collector:
-    """Python's garbage collector, paused while any thread compiles."""
+    """Python's garbage collector, paused while any thread compiles or forks."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a handler of a signal may fork
         self._compiling = 0
         self._is_paused = False
 
@@ -157,14 +157,23 @@ class _Collector:
                 gc.enable()
 
     def after_fork(self) -> None:
-        """In a child no thread goes on but the one that forked, and that one does not compile."""
+        """In a child no thread goes on but the one that forked, and that one does not compile.
+
+        What the parent left to the collector stays where it is: to end some of it takes threads
+        that are not here, and a child in which DuckDB waits for them is ended by a fault.
+        """
+        gc.freeze()
         if self._is_paused:
             gc.enable()
         self.__init__()  # type: ignore[misc]
 
 
 _collector = _Collector()
-os.register_at_fork(after_in_child=_collector.after_fork)
+os.register_at_fork(
+    before=_collector.__enter__,
+    after_in_parent=_collector.__exit__,
+    after_in_child=_collector.after_fork,
+)
 
 
 def _compile(self: Any, signature: Any) -> Any:
