@@ -79,6 +79,8 @@ class KeptConnections:
     def _give(self, settings: dict[str, Any], connection: Any) -> None:
         with self._lock:
             if not self._is_closed and len(self._free) < _KEPT_MAX:
+                # One of an engine that the collector ended has no weak references any more.
+                _made.add(connection)
                 self._free.append((settings, connection))
                 return
         if self._spare is None:
