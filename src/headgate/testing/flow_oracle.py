@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import duckdb
 import pyarrow as pa
 
 from headgate.compiling.actions import Abort
@@ -22,7 +23,6 @@ from headgate.dataflow.nodes import Dataflow, Node
 from headgate.dataflow.partitions import Partition
 from headgate.dataflow.procedures import INSERTED, Procedure, Trigger
 from headgate.dataflow.streams import Stream, Window
-from headgate.query.connections import shared
 from headgate.state.table import Table
 from headgate.testing.oracle import SerialOracle, judged_row
 from headgate.testing.records import broken_promise
@@ -59,19 +59,15 @@ class OracleTx:
 
     def sql(self, query: str, parameters: Any = None) -> pa.Table:
         """Run a query over the batch and all tables."""
-        tables = dict(self._batches)
-        for name, table in self._serial.declared.items():
-            rows = self._serial.table(name)
-            if self._part is not None and name in self._part.tables:
-                rows = own_rows(self._part, rows)
-            tables.setdefault(name, pa.Table.from_pylist(rows, table.schema.arrow))
-        with shared.one() as connection:
-            for name, given in tables.items():
-                connection.register(name, given)
-            found = connection.sql(query, params=parameters).to_arrow_table()
-            for name in tables:
-                connection.unregister(name)
-            return found
+        with duckdb.connect(":memory:") as connection:
+            for name, table in self._serial.declared.items():
+                rows = self._serial.table(name)
+                if self._part is not None and name in self._part.tables:
+                    rows = own_rows(self._part, rows)
+                connection.register(name, pa.Table.from_pylist(rows, table.schema.arrow))
+            for name, batch in self._batches.items():
+                connection.register(name, batch)
+            return connection.sql(query, params=parameters).to_arrow_table()
 
     def insert(self, table: Table, rows: Any) -> int:
         """Add rows."""
