@@ -21,7 +21,7 @@ from headgate.engine.journal import EngineLock, Guard, Journal
 from headgate.engine.memory import Memory
 from headgate.errors import InputError, not_among, shown
 from headgate.query.answer import Answer
-from headgate.query.connections import KeptConnections, shared
+from headgate.query.connections import KeptConnections
 from headgate.query.point import Row, index_for, indexed_rows, make_getter
 from headgate.query.sql import (
     By,
@@ -86,7 +86,7 @@ class Reading:
         self._recent_results = memory.results
         self._journal = journal
         self._guard = guard
-        self._connections = KeptConnections(shared)
+        self._connections = KeptConnections()
         self.lock: EngineLock = lock
         self.wait: Callable[[int], None] = guard.wait
         guard.publish, guard.hide = self._replica.publish, self._hide

@@ -30,13 +30,9 @@ def connect(settings: Mapping[str, Any] | None = None) -> Any:
 
 
 class KeptConnections:
-    """Connections that are kept between queries; one of which the query failed is closed.
+    """Connections that are kept between queries; one of which the query failed is closed."""
 
-    `spare` are others that these begin with, and that have them when they end.
-    """
-
-    def __init__(self, spare: KeptConnections | None = None) -> None:
-        self._spare = spare
+    def __init__(self) -> None:
         self._is_closed = False
         self.forget()
         _kept.add(self)
@@ -53,16 +49,19 @@ class KeptConnections:
         except BaseException:
             connection.close()
             raise
-        self._give(wanted, connection)
+        with self._lock:
+            if not self._is_closed and len(self._free) < _KEPT_MAX:
+                self._free.append((wanted, connection))
+                return
+        connection.close()
 
     def close(self) -> None:
-        """Keep none any more; those in use go when they come back."""
+        """Close those that are kept; those in use are closed when they come back."""
         with self._lock:
             self._is_closed = True
-            left = self._free[:]
+            for _, connection in self._free:
+                connection.close()
             self._free.clear()
-        for settings, connection in left:
-            self._give(settings, connection)
 
     def forget(self) -> None:
         """Begin with none, and close none."""
@@ -74,22 +73,10 @@ class KeptConnections:
             for place, (kept, _) in enumerate(self._free):
                 if kept == settings:
                     return self._free.pop(place)[1]
-        return None if self._spare is None else self._spare._take(settings)
-
-    def _give(self, settings: dict[str, Any], connection: Any) -> None:
-        with self._lock:
-            if not self._is_closed and len(self._free) < _KEPT_MAX:
-                # One of an engine that the collector ended has no weak references any more.
-                _made.add(connection)
-                self._free.append((settings, connection))
-                return
-        if self._spare is None:
-            connection.close()
-        else:
-            self._spare._give(settings, connection)
+        return None
 
 
-# Of the process, for whoever has none of their own: a tool, a migration, a look at what a query is.
+# Of the process, for what is asked without any rows: what a query names, and what DuckDB knows.
 shared = KeptConnections()
 atexit.register(shared.close)  # what is left to the end of the interpreter, DuckDB calls a leak
 

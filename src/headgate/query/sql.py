@@ -53,7 +53,7 @@ def run_sql(
     try:
         with (
             interrupts_as_they_are(),
-            (connections or shared).one(settings_of(limit)) as connection,
+            (connections or KeptConnections()).one(settings_of(limit)) as connection,
             limit.watching(connection),
         ):
             check_read_only(connection, query)

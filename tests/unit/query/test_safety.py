@@ -286,7 +286,7 @@ def test_a_child_of_a_fork_ends_well_and_asks_a_duckdb_of_its_own(tmp_path: Path
         "    ring = Ring()\n"
         "    ring.me, ring.it = ring, lost\n"
         "    del ring, lost\n"
-        "    gc.collect()  # ends the engine, whose DuckDB is handed on\n"
+        "    gc.collect()  # ends the engine, and its DuckDB\n"
         "    ring = Ring()\n"
         "    ring.me, ring.it = ring, duckdb.connect(':memory:')\n"
         "    gc.disable()\n"
