@@ -345,6 +345,14 @@ class World:
         with self.open() as engine:
             self.remember(engine.epoch)
 
+    def live(self, rounds: int) -> None:
+        """Writes and migrations in turn, and all that can be read after them."""
+        for number in range(rounds):
+            self.write(number)
+            self.migrate(number)
+        self.write(99)
+        self.check()
+
     def check(self) -> None:
         """Every epoch as it was, in the files and to an engine."""
         reader = StoreReader.open(self.path, self.disk)
@@ -366,11 +374,7 @@ class World:
 @given(data=st.data())
 def test_every_epoch_shows_the_rows_as_they_were_declared_then(data: st.DataObject) -> None:
     world = World(data.draw)
-    for number in range(data.draw(st.integers(1, 4), "rounds")):
-        world.write(number)
-        world.migrate(number)
-    world.write(99)
-    world.check()
+    world.live(data.draw(st.integers(1, 4), "rounds"))
 
 
 class ShardedWorld(World):
@@ -394,11 +398,7 @@ class ShardedWorld(World):
 @given(data=st.data())
 def test_it_does_so_in_shards_and_back_in_one_process(data: st.DataObject) -> None:
     world = ShardedWorld(data.draw)
-    for number in range(data.draw(st.integers(1, 3), "rounds")):
-        world.write(number)
-        world.migrate(number)
-    world.write(99)
-    world.check()
+    world.live(data.draw(st.integers(1, 3), "rounds"))
     change = hg.reshard(world.path, 0, disk=world.disk)
     tables = [held.declared(name) for name, held in world.model.items()]
     with hg.open(world.path, tables=tables, migrations=world.applied, disk=world.disk) as one:
