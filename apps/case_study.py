@@ -28,11 +28,19 @@ def write_files(
     dice = random.Random(11)
     times = [event["ts"].timestamp() + late * dice.random() for event in events]
     timed = sorted(zip(times, events, strict=True), key=lambda one: one[0])
-    arrival = [event for _, event in timed]
-    size = -(-len(events) // FILES)
+    write_parts(folder, [event for _, event in timed], dice)
+
+
+def write_parts(
+    folder: Path, arrival: Sequence[Mapping[str, Any]], dice: random.Random | None = None
+) -> None:
+    """Events in files as they arrive; inside each they lie in the order of the dice, if any."""
+    folder.mkdir(parents=True, exist_ok=True)
+    size = -(-len(arrival) // FILES)
     for number in range(FILES):
-        part = arrival[number * size : (number + 1) * size]
-        dice.shuffle(part)
+        part = list(arrival[number * size : (number + 1) * size])
+        if dice is not None:
+            dice.shuffle(part)
         lines = [json.dumps(event, default=str) for event in part]
         path = folder / f"{number}.json"
         path.write_text("\n".join(lines))

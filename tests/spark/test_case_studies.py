@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from apps import congestion, detection, exchange, hotel, routing, shop
+from apps import congestion, detection, exchange, hotel, pairs, routing, shop, steps
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,10 @@ def test_a_query_that_follows_the_store_which_it_feeds_comes_to_its_end(
     spark: Any, tmp_path: Path
 ) -> None:
     assert routing.on_spark(spark, tmp_path, 120)
+
+
+@pytest.mark.parametrize("study", [pairs, steps], ids=["pairs", "steps"])
+def test_a_dataflow_behind_spark_ends_with_the_rows_of_plain_python(
+    spark: Any, tmp_path: Path, study: Any
+) -> None:
+    assert study.on_spark(spark, tmp_path, 520)
