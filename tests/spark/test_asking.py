@@ -18,7 +18,7 @@ import headgate as hg
 from headgate.engine import reading
 from headgate.query import store_tables
 from headgate.query.sql import Limit, limited
-from headgate.spark.asking import in_words_of_spark
+from headgate.spark.asking import _time_literal, in_words_of_spark
 
 things = hg.Table(
     "things",
@@ -67,6 +67,11 @@ def engine(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield found
 
 
+# Times that PySpark hands over as others: before the calendar of today, and in an hour that two
+# clocks of the year show.
+OLD_DAY, OLD_TIME = dt.date(1, 1, 1), dt.datetime(1582, 10, 10, 1, 2, 3, 456789, dt.UTC)
+TWICE = dt.datetime(2026, 11, 1, 1, 30)  # of no zone
+EPOCH, MICROSECOND = dt.datetime(1970, 1, 1, tzinfo=dt.UTC), dt.timedelta(microseconds=1)
 ASKED: list[tuple[str, Any]] = [
     ("select * from things order by id", None),
     ("select count(*) from things", None),
@@ -110,6 +115,11 @@ ASKED: list[tuple[str, Any]] = [
     ("select id from things where price > ? and region = ? order by id", [Decimal("10.5"), "süd"]),
     ("select id from things where day < $day and ok = $ok order by id",
      {"day": dt.date(1999, 1, 1), "ok": True}),
+    ("select ?::string, ?::string, ? < ?, id as \"a?\" from things where id < ? order by id -- ?",
+     [OLD_DAY, TWICE, OLD_TIME, OLD_DAY, 4]),
+    ("select $old_day::string, $old_time < $twice, id from things where id < $n and "
+     "region <> ':n $old_day' order by id",
+     {"old_time": OLD_TIME, "old_day": OLD_DAY, "twice": TWICE, "n": 9}),
     ("select transaction, outcome, reason, count(*) from results group by all order by all", None),
 ]  # fmt: skip
 
@@ -130,6 +140,17 @@ def test_spark_answers_as_duckdb_does(engine: hg.Engine, query: str, parameters:
         assert all(map(same, mine, theirs)), (mine, theirs)
     if query.startswith("select *"):
         assert found.arrow().schema == expected.arrow().schema
+
+
+@pytest.mark.parametrize(
+    "ts",
+    [dt.datetime(1, 1, 1, tzinfo=dt.UTC), dt.datetime(1582, 10, 10, tzinfo=dt.UTC),
+     *(dt.datetime(2026, 11, 1, hour, 30, tzinfo=dt.UTC) for hour in (5, 6))],
+)  # fmt: skip
+def test_a_time_that_is_asked_for_is_that_time(engine: hg.Engine, ts: dt.datetime) -> None:
+    found = engine.sql("select ? as ts", [ts], by="spark")
+    assert [row[0].astimezone(dt.UTC) for row in found] == [ts]
+    assert _time_literal(ts) == f"timestamp_micros({(ts - EPOCH) // MICROSECOND}L)"
 
 
 def test_large_tables_are_asked_where_they_are_and_of_the_epoch_that_is_meant(

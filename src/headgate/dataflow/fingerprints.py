@@ -2,8 +2,10 @@
 
 It has the graph, the transactions, and of each procedure its code with the constants that it goes
 by: values that cannot change by themselves, under names that it does not set, in it and in the
-functions of the same program that it calls. Of all else (a list, a client, a model) only the type
-is known: what is in it may be another every time.
+functions, methods and classes of the same program that it calls. Of all else (a list, a client, a
+model) only the type is known: what is in it may be another every time.
+
+Invariant: rows are run and logged only while the constants are those of the digest.
 """
 
 from __future__ import annotations
@@ -12,19 +14,20 @@ import datetime
 import decimal
 import dis
 import enum
+import functools
 import types
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from headgate.compiling.bytecode import references
+from headgate.compiling.bytecode import is_filled, references
 from headgate.compiling.cache import code_fingerprint
 from headgate.dataflow.declared import Declared
 from headgate.dataflow.procedures import Procedure
 from headgate.durability import Commit
 from headgate.engine.rerun import fingerprint_of
-from headgate.errors import DeclarationError, StoreError
+from headgate.errors import DeclarationError, StoreError, shown
 from headgate.state.table import Table
 from headgate.transactions import Transaction
 
@@ -32,19 +35,49 @@ _CONSTANTS = (
     bool, int, float, complex, str, bytes, type(None), np.generic, enum.Enum, Table,
 )  # fmt: skip
 _SHOWN = (decimal.Decimal, datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo, range)
+_WATCHED = (*_CONSTANTS, *_SHOWN, tuple, frozenset, types.FunctionType, types.MethodType, type)
+_OF_EVERY_CLASS = frozenset(
+    ("__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "__firstlineno__",
+     "__static_attributes__", "__abstractmethods__", "_abc_impl", "__match_args__", "__hash__")
+)  # fmt: skip
 _SETTING = ("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_DEREF", "DELETE_DEREF")
 
 
-def fingerprint(declared: Declared) -> str:
-    """A digest of the graph and of the code of its nodes."""
+class Fingerprint:
+    """A digest of a graph and of the code of its nodes; and the constants, so that rows are not run
+    by others than it stands for."""
+
+    def __init__(self, declared: Declared) -> None:
+        self._watched: list[Watched] = []
+        self.mark: str = _mark(declared, self._watched)
+
+    def check(self) -> None:
+        """Refuse rows when a constant is another than at the opening: batches would be run again
+        with whatever it is then."""
+        for one in self._watched:
+            if not one.is_same():
+                raise DeclarationError(
+                    f"weak recovery runs batches again with what their code goes by, and "
+                    f"{one.where} is another now than when the engine was opened: "
+                    f"{shown(one.value)} became {shown(one.read())}; take engine.snapshot() and "
+                    "open the engine again to go on with it, or keep what changes in a table or in "
+                    "the rows"
+                )
+
+
+def _mark(declared: Declared, watched: list[Watched]) -> str:
     graph = declared.graph
     functions = [
-        (node.name, _form(node.step.function), *map(repr, node.tables))
+        (node.name, _Forms(node.name, watched).of(node.step.function), *map(repr, node.tables))
         for node in graph.nodes
         if isinstance(node.step, Procedure)
     ]
     functions += [
-        (one.name, _form(one.function), *map(repr, (one.table, *one.tables)))
+        (
+            one.name,
+            _Forms(one.name, watched).of(one.function),
+            *map(repr, (one.table, *one.tables)),
+        )
         for flow in declared.flows.values()
         for one in flow.triggers
     ]
@@ -70,46 +103,116 @@ def check_code(commit: Commit, fingerprint: str | None, *, accept: bool) -> None
         )
 
 
-def _form(function: Callable[..., Any]) -> Any:
-    """A function with the constants that it goes by, as plain values and code."""
-    if not isinstance(function, types.FunctionType):  # an object that can be called, a partial
-        return _value(function, "", set())
-    return _code(function, function.__module__.partition(".")[0], set())
+class Watched(NamedTuple):
+    """A name that code goes by, and what it stood for when the engine was opened."""
+
+    where: str
+    read: Callable[[], Any]
+    value: Any
+
+    def is_same(self) -> bool:
+        now = self.read()
+        if now is self.value:
+            return True
+        return type(now) is type(self.value) and bool(now == self.value)
 
 
-def _code(function: types.FunctionType, program: str, seen: set[int]) -> Any:
-    if id(function) in seen:
-        return function.__qualname__
-    seen.add(id(function))
-    set_by_itself = set(_names_set(function.__code__))
-    named = [
-        (name, _value(value, program, seen))
-        for name, value in sorted(references(function).items())
-        if name not in set_by_itself
-    ]
-    defaults = (function.__defaults__ or (), tuple(sorted((function.__kwdefaults__ or {}).items())))
-    return function.__code__, _value(defaults, program, seen), named
+class _Forms:
+    """Functions with the constants that they go by, as plain values and code."""
+
+    def __init__(self, name: str, watched: list[Watched]) -> None:
+        self._name, self._watched = name, watched
+        self._program, self._seen = "", set[int]()
+
+    def of(self, function: Callable[..., Any]) -> Any:
+        """The form of what a node calls: a function, or an object that can be called."""
+        target: Any = function
+        while isinstance(target, functools.partial):
+            target = target.func
+        module = getattr(target, "__module__", None) or type(target).__module__
+        self._program = str(module).partition(".")[0]
+        if isinstance(function, types.FunctionType):
+            return self._code(function)
+        return self._value(function)
+
+    def _code(self, function: types.FunctionType) -> Any:
+        if id(function) in self._seen:
+            return function.__qualname__
+        self._seen.add(id(function))
+        set_by_itself = set(_names_set(function.__code__))
+        named = []
+        for name, value in sorted(references(function).items()):
+            if name not in set_by_itself:
+                named.append((name, self._value(value)))
+                if isinstance(value, _WATCHED):
+                    read = functools.partial(_read, function, name)
+                    self._watched.append(Watched(f"{name!r} of {self._name!r}", read, value))
+        by_name = tuple(sorted((function.__kwdefaults__ or {}).items()))
+        return function.__code__, self._value((function.__defaults__ or (), by_name)), named
+
+    def _value(self, value: Any) -> Any:
+        if isinstance(value, (_CONSTANTS, types.ModuleType)):
+            return value
+        if isinstance(value, tuple):
+            return tuple(map(self._value, value))
+        if isinstance(value, frozenset):
+            return sorted(map(self._value, value), key=repr)
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        if isinstance(value, _SHOWN):
+            return kind, repr(value)
+        if isinstance(value, functools.partial):
+            given = (value.args, tuple(sorted(value.keywords.items())))
+            return kind, self._value(value.func), self._value(given)
+        if isinstance(value, types.MethodType):
+            return kind, self._value(value.__func__), self._value(value.__self__)
+        if isinstance(value, types.FunctionType) and self._is_of_program(value):
+            return self._code(value)
+        if isinstance(value, type) and self._is_of_program(value):
+            return self._class(value)
+        if isinstance(value, type | types.FunctionType | types.BuiltinFunctionType):
+            return f"{value.__module__}.{value.__qualname__}"
+        # What is in an object may change by itself; what its class does may not.
+        return (kind, self._class(type(value))) if self._is_of_program(type(value)) else kind
+
+    def _is_of_program(self, value: Any) -> bool:
+        return str(value.__module__ or "").partition(".")[0] == self._program
+
+    def _class(self, given: type) -> Any:
+        """What a class of the program and those that it is made of say and do."""
+        name = f"{given.__module__}.{given.__qualname__}"
+        if id(given) in self._seen or not self._is_of_program(given):
+            return name
+        self._seen.add(id(given))
+        members = [
+            (said, self._value(_function_of(member)))
+            for said, member in sorted(vars(given).items())
+            if said not in _OF_EVERY_CLASS
+        ]
+        return name, members, [self._class(base) for base in given.__bases__]
 
 
-def _value(value: Any, program: str, seen: set[int]) -> Any:
-    if isinstance(value, _CONSTANTS):
-        return value
-    if isinstance(value, tuple):
-        return tuple(_value(one, program, seen) for one in value)
-    if isinstance(value, frozenset):
-        return sorted((_value(one, program, seen) for one in value), key=repr)
-    kind = f"{type(value).__module__}.{type(value).__qualname__}"
-    if isinstance(value, _SHOWN):
-        return kind, repr(value)
-    if isinstance(value, types.ModuleType):
-        return value
-    if isinstance(value, types.FunctionType):
-        if value.__module__ and value.__module__.partition(".")[0] == program:
-            return _code(value, program, seen)
-        return f"{value.__module__}.{value.__qualname__}"
-    if isinstance(value, type | types.BuiltinFunctionType):
-        return f"{value.__module__}.{value.__qualname__}"
-    return kind
+def _function_of(member: Any) -> Any:
+    """The function behind a member of a class."""
+    if isinstance(member, staticmethod | classmethod):
+        return member.__func__
+    if isinstance(member, property):
+        return member.fget, member.fset
+    if isinstance(member, functools.cached_property):
+        return member.func
+    return member
+
+
+def _read(function: types.FunctionType, name: str) -> Any:
+    """What a name of a function's code stands for now."""
+    owner, *members = name.split(".")
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    if owner in cells:
+        found = cells[owner].cell_contents if is_filled(cells[owner]) else None
+    else:
+        found = function.__globals__.get(owner)
+    for member in members:
+        found = getattr(found, member, None)
+    return found
 
 
 def _names_set(code: types.CodeType) -> Iterator[str]:

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from headgate.dataflow.arriving import Arrival, arrived, flushed
 from headgate.dataflow.declared import Declared, is_logged
-from headgate.dataflow.fingerprints import check_code, fingerprint
+from headgate.dataflow.fingerprints import Fingerprint, check_code
 from headgate.dataflow.handles import Aligned, FlowStream
 from headgate.dataflow.nodes import Node, Unit
 from headgate.dataflow.order_of_units import Order
@@ -34,7 +34,7 @@ from headgate.dataflow.workers import Shift
 from headgate.durability import Commit
 from headgate.engine.batch import Batches
 from headgate.engine.declaring.declarations import DeclaredStreams, merge_stream
-from headgate.engine.journal import EngineLock, Guard
+from headgate.engine.journal import CLOSED, EngineLock, Guard
 from headgate.engine.memory import Memory
 from headgate.engine.metrics import NodeMetrics
 from headgate.engine.rerun import Border
@@ -62,7 +62,8 @@ class Flows:
         self.graph = declared.graph
         self._memory, self._guard, self._lock, self._batches = memory, guard, lock, batches
         self._is_weak = is_weak
-        self._fingerprint = fingerprint(declared) if is_weak else None
+        self._code = Fingerprint(declared) if is_weak else None
+        self._fingerprint = None if self._code is None else self._code.mark
         workers = declared.workers
         self._order = Order(self.graph, self, workers.buffer)
         self.stepping: Stepping = Stepping(
@@ -215,6 +216,8 @@ class Flows:
     def _take(self, arrival: Arrival, taken: list[str]) -> None:
         """What came in is an epoch: by itself where workers run it, or where the program of the
         batch that is next is wrong; else with the first run. `taken` has it from then on."""
+        if self._code is not None:
+            self._code.check()
         with self.stepping.interrupts.waiting():
             self._take_whole(arrival, taken)
 
@@ -242,13 +245,16 @@ class Flows:
     def _telling(self) -> Iterator[list[str]]:
         """Have an error say whether what was handed in was taken: it may be that of an older batch.
 
-        What is wrong with the rows themselves says so; of a stopped engine the store tells.
+        What is wrong with the rows themselves says so; of a stopped engine the store tells, unless
+        somebody closed it meanwhile, in whose store the rows are.
         """
         taken: list[str] = []
         try:
             yield taken
         except BaseException as error:
-            if self._guard.reason is None and not isinstance(error, InputError):
+            if self._guard.reason == CLOSED and taken and self._batches.is_durable:
+                add_words(error, TAKEN_AND_CLOSED)
+            elif self._guard.reason is None and not isinstance(error, InputError):
                 add_words(error, TAKEN if taken else NOT_TAKEN)
             raise
 
@@ -447,6 +453,9 @@ class Flows:
 
 TAKEN = (
     "the rows that were handed in are taken, and run when that is mended: do not hand them in again"
+)
+TAKEN_AND_CLOSED = (
+    "the rows that were handed in are taken, and run when it is: do not hand them in again"
 )
 NOT_TAKEN = "the rows that were handed in were not taken: hand them in again"
 NOTHING = with_epoch(

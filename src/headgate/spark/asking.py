@@ -8,6 +8,7 @@ Invariant: only a query runs, over the tables of the store; what comes to the dr
 
 from __future__ import annotations
 
+import datetime
 import functools
 import re
 import tempfile
@@ -59,7 +60,7 @@ class Questions:
 
     def ask(self, store: StoreReader, query: str, parameters: Parameters, epoch: int) -> pa.Table:
         """What a query finds in the tables of one epoch, which the caller holds."""
-        text = in_words_of_spark(query)
+        text, parameters = _with_times(in_words_of_spark(query), parameters)
         limit = current_limit() or Limit()
         with self._session() as session, limit.watching(_Stopper(session)):
             names = _show(session, store, text, epoch)
@@ -236,6 +237,13 @@ _TOKENS = re.compile(
     r"""|\$[^\W\d]\w*|\|>|\w+|\s+|.""",
     re.DOTALL,
 )
+# The same in words of Spark, where a backslash in a text stands before what is meant, and a
+# parameter begins with a colon.
+_ASKED_TOKENS = re.compile(
+    r"""'(?:[^'\\]|\\.)*'|"(?:[^"]|"")*"|`(?:[^`]|``)*`|--[^\n]*|/\*.*?\*/"""
+    r"""|::|:[^\W\d]\w*|.""",
+    re.DOTALL,
+)
 _IGNORED = re.compile(r"\s+|--.*|/\*.*", re.DOTALL)
 _OPENING, _CLOSING = frozenset("(["), frozenset(")]")
 _BEHIND_AN_ORDER = {
@@ -282,6 +290,45 @@ def _in_words_of_spark(token: str) -> str:
         return token
     text = token[1:-1].replace("''", "'").replace("\\", "\\\\").replace("'", "\\'")
     return f"'{text}'"
+
+
+def _with_times(text: str, parameters: Parameters) -> tuple[str, Parameters]:
+    """A query with those of its parameters that are times as literals, and the others.
+
+    PySpark hands times over as those of Java's old calendar and of this machine's clock: an hour
+    that comes twice is one there, and days before 1582 are others.
+    """
+    by_name = isinstance(parameters, Mapping)
+    given = dict(parameters) if isinstance(parameters, Mapping) else list(parameters or ())
+    shown = {
+        f":{name}" if by_name else name: literal
+        for name, value in (given.items() if isinstance(given, dict) else enumerate(given))
+        if (literal := _time_literal(value)) is not None
+    }
+    if not shown:
+        return text, parameters
+    found, place = list[str](), 0
+    tokens = _ASKED_TOKENS.findall(text)
+    for token in tokens:
+        key = token if by_name else place
+        is_parameter = token[0] == ":" if by_name else token == "?"
+        found.append(shown.get(key, token) if is_parameter else token)
+        place += token == "?"
+    if isinstance(given, dict):
+        return "".join(found), {k: v for k, v in given.items() if f":{k}" not in shown}
+    return "".join(found), [value for n, value in enumerate(given) if n not in shown]
+
+
+def _time_literal(value: Any) -> str | None:
+    """A time as Spark writes it, to the microsecond; None of all else."""
+    if isinstance(value, datetime.datetime):
+        if value.tzinfo is None:
+            return f"TIMESTAMP_NTZ '{value.isoformat(sep=' ', timespec='microseconds')}'"
+        since = value - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+        return f"timestamp_micros({since // datetime.timedelta(microseconds=1)}L)"
+    if isinstance(value, datetime.date):
+        return f"DATE '{value.isoformat()}'"
+    return None
 
 
 def _end_item(found: list[str], begin: int) -> bool:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import sys
-import types
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -113,32 +118,101 @@ def times(value: int) -> int:
     return value * FACTOR
 
 
-def noting(how: str, factor: int) -> hg.Dataflow:
-    """A procedure whose constant comes in one of several ways."""
-    shown = f"select k * {factor} as k from batch"
-    settings = types.SimpleNamespace(factor=factor)
+class Rule:
+    """What multiplies: by code, which is one of two."""
 
+    def once(self, value: int) -> int:
+        return value * 1
+
+    def ten_times(self, value: int) -> int:
+        return value * 10
+
+
+def rule_of(factor: int) -> Any:
+    """An object of a class whose code depends on the factor."""
+    made = Rule.once if factor == 1 else Rule.ten_times
+    return type("Made", (), {"__module__": __name__, "__call__": made, "go": made})()
+
+
+def by_closure(factor: int) -> Any:
+    return lambda batch, tx: put(tx, [row["k"] * factor for row in rows(batch)])
+
+
+def by_module(factor: int) -> Any:
+    return lambda batch, tx: put(tx, [row["k"] * FACTOR for row in rows(batch)])
+
+
+def by_helper(factor: int) -> Any:
+    return lambda batch, tx: put(tx, [times(row["k"]) for row in rows(batch)])
+
+
+def by_default(factor: int) -> Any:
     def note(batch: Any, tx: Any, by: int = factor) -> None:
-        SEEN.append(factor)  # what changes by itself is no constant
-        values = {
-            "closure": factor, "module": FACTOR, "helper": times(1), "default": by,
-            "text": None, "object": settings.factor,
-        }  # fmt: skip
-        asked = shown if how == "text" else f"select k * {values[how]} as k from batch"
-        tx.upsert(others, tx.sql(asked))
+        SEEN.append(by)  # what changes by itself is no constant
+        put(tx, [row["k"] * by for row in rows(batch)])
 
-    return hg.Dataflow("noting", [hg.procedure(first, writes=others)(note)])
+    return note
 
 
-@pytest.mark.parametrize("how", ["closure", "module", "helper", "default", "text"])
+def by_text(factor: int) -> Any:
+    asked = f"select k * {factor} as k from batch"
+    return lambda batch, tx: put(tx, tx.sql(asked).column("k").to_pylist())
+
+
+def by_call(go: Callable[[int], int]) -> Any:
+    return lambda batch, tx: put(tx, [go(row["k"]) for row in rows(batch)])
+
+
+def by_partial(factor: int) -> Any:
+    return by_call(functools.partial(operator.mul, factor))
+
+
+def by_function_of_partial(factor: int) -> Any:
+    return by_call(functools.partial(Rule.once if factor == 1 else Rule.ten_times, None))
+
+
+def by_bound_method(factor: int) -> Any:
+    return by_call(Rule().once if factor == 1 else Rule().ten_times)
+
+
+def by_object_that_is_called(factor: int) -> Any:
+    return by_call(rule_of(factor))
+
+
+def by_method(factor: int) -> Any:
+    rule = rule_of(factor)
+    return lambda batch, tx: put(tx, [rule.go(row["k"]) for row in rows(batch)])
+
+
+def by_class(factor: int) -> Any:
+    rule = type(rule_of(factor))
+    return lambda batch, tx: put(tx, [rule().go(row["k"]) for row in rows(batch)])
+
+
+def put(tx: Any, keys: list[int]) -> None:
+    tx.upsert(others, [{"k": key} for key in keys])
+
+
+def rows(batch: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = batch.to_pylist()
+    return found
+
+
+@pytest.mark.parametrize(
+    "how",
+    [by_closure, by_module, by_helper, by_default, by_text, by_partial, by_function_of_partial,
+     by_bound_method, by_object_that_is_called, by_method, by_class],
+)  # fmt: skip
 def test_weak_recovery_refuses_a_procedure_whose_constants_have_changed(
-    tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, how: Callable[[int], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = str(tmp_path / "store")
 
     def opened_with(factor: int, **options: Any) -> hg.Engine:
         monkeypatch.setattr(sys.modules[__name__], "FACTOR", factor)
-        flows = noting(how, factor)
+        flows = hg.Dataflow(
+            "noting", [hg.procedure(first, writes=others, name="note")(how(factor))]
+        )
         return hg.open(path, tables=[others], dataflows=flows, recovery="weak", **options)
 
     with opened_with(1) as engine:
@@ -152,3 +226,55 @@ def test_weak_recovery_refuses_a_procedure_whose_constants_have_changed(
         engine.snapshot()
     with opened_with(10) as engine:  # nothing is to be run again
         assert engine.sql("from others").rows() == [(7,)]
+
+
+def test_a_constant_that_changes_while_the_engine_is_open_lets_no_rows_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, module = str(tmp_path / "store"), sys.modules[__name__]
+
+    @hg.procedure(first, writes=others)
+    def note(batch: Any, tx: Any) -> None:
+        tx.upsert(others, [{"k": times(7)}])
+
+    def opened() -> hg.Engine:
+        flow = hg.Dataflow("noting", [note])
+        return hg.open(path, tables=[others], dataflows=flow, recovery="weak")
+
+    with opened() as engine:
+        engine.push(first, [{"k": 7}])
+        monkeypatch.setattr(module, "FACTOR", 10)
+        with pytest.raises(
+            hg.DeclarationError, match=r"'FACTOR' of 'note'.*1 became 10.*not taken"
+        ):
+            engine.push(first, [{"k": 8}])
+        monkeypatch.setattr(module, "FACTOR", 1)
+        engine.push(first, [{"k": 9}])  # as it was: nothing is stopped
+        assert engine.epoch == 2
+    with opened() as engine:
+        assert engine.sql("from others").rows() == [(7,)]
+
+
+def test_who_pushes_is_told_that_rows_are_taken_when_another_thread_closes(tmp_path: Path) -> None:
+    inside = threading.Event()
+    many = hg.Stream("many", "k bigint", batch="1 row")
+
+    @hg.procedure(many, writes=others)
+    def note(batch: Any, tx: Any) -> None:
+        inside.set()
+        time.sleep(0.05)
+        tx.insert(others, batch)
+
+    def opened() -> hg.Engine:
+        path = str(tmp_path / "store")
+        return hg.open(path, tables=[others], dataflows=hg.Dataflow("noting", [note]))
+
+    with opened() as engine, ThreadPoolExecutor(1) as pool:
+        pushed = pool.submit(engine.push, many, [{"k": k} for k in range(30)])
+        assert inside.wait(60)
+        engine.close()
+        with pytest.raises(hg.StoreError, match=r"are taken, and run.*do not hand them in again"):
+            pushed.result()
+    with opened() as engine:
+        engine.stream(many).settle()
+        assert engine.counts()["others"] == 30
