@@ -15,8 +15,12 @@ import decimal
 import dis
 import enum
 import functools
+import importlib.util
+import sys
+import sysconfig
 import types
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,6 +44,7 @@ _OF_EVERY_CLASS = frozenset(
     ("__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "__firstlineno__",
      "__static_attributes__", "__abstractmethods__", "_abc_impl", "__match_args__", "__hash__")
 )  # fmt: skip
+_LIBRARIES = ("stdlib", "platstdlib", "purelib", "platlib")
 _SETTING = ("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_DEREF", "DELETE_DEREF")
 
 
@@ -147,6 +152,7 @@ class _Forms:
                 if isinstance(value, _WATCHED):
                     read = functools.partial(_read, function, name)
                     self._watched.append(Watched(f"{name!r} of {self._name!r}", read, value))
+        named += [(name, code) for name in _imported(function) if (code := _module_code(name))]
         by_name = tuple(sorted((function.__kwdefaults__ or {}).items()))
         return function.__code__, self._value((function.__defaults__ or (), by_name)), named
 
@@ -175,7 +181,11 @@ class _Forms:
         return (kind, self._class(type(value))) if self._is_of_program(type(value)) else kind
 
     def _is_of_program(self, value: Any) -> bool:
-        return str(value.__module__ or "").partition(".")[0] == self._program
+        """Whether it stands beside the function or in another module that is no library's."""
+        module = str(value.__module__ or "")
+        if module.partition(".")[0] == self._program:
+            return True
+        return _is_of_no_library(getattr(sys.modules.get(module), "__file__", None))
 
     def _class(self, given: type) -> Any:
         """What a class of the program and those that it is made of say and do."""
@@ -212,6 +222,42 @@ def _read(function: types.FunctionType, name: str) -> Any:
         found = function.__globals__.get(owner)
     for member in members:
         found = getattr(found, member, None)
+    return found
+
+
+@functools.cache
+def _is_of_no_library(file: str | None) -> bool:
+    """Whether a module's file is none of Python's own, of what is installed, or of ours."""
+    if file is None:
+        return False
+    ours = Path(__file__).resolve().parents[1]
+    libraries = [Path(sysconfig.get_path(name)).resolve() for name in _LIBRARIES]
+    return not any(Path(file).resolve().is_relative_to(one) for one in (*libraries, ours))
+
+
+def _imported(function: types.FunctionType) -> list[str]:
+    """The modules that a function imports when it runs."""
+    package = str(function.__globals__.get("__package__") or "")
+    found, level = list[str](), 0
+    for step in dis.get_instructions(function.__code__):
+        if step.opname == "LOAD_CONST" and isinstance(step.argval, int):
+            level = step.argval  # how many packages up, two steps before the import
+        if step.opname == "IMPORT_NAME":
+            found.append(f"{package.rsplit('.', level - 1)[0]}.{step.argval}" if level else
+                         str(step.argval))  # fmt: skip
+    return found
+
+
+def _module_code(name: str) -> types.CodeType | None:
+    """The code of a module of the program, which need not be loaded yet."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):  # the procedure will say so
+        return None
+    if spec is None or spec.origin is None or not _is_of_no_library(spec.origin):
+        return None
+    loader: Any = spec.loader
+    found: types.CodeType | None = loader.get_code(spec.name) if spec.has_location else None
     return found
 
 

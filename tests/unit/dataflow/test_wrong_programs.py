@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import operator
 import sys
 import threading
@@ -226,6 +227,37 @@ def test_weak_recovery_refuses_a_procedure_whose_constants_have_changed(
         engine.snapshot()
     with opened_with(10) as engine:  # nothing is to be run again
         assert engine.sql("from others").rows() == [(7,)]
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["from {} import go\n", "import {} as rules\ngo = lambda k: rules.go(k)\n",
+     "def go(k):\n    from {} import go\n    return go(k)\n"],
+    ids=["from", "import", "in the body"],
+)  # fmt: skip
+def test_weak_recovery_knows_the_other_modules_of_a_program(
+    tmp_path: Path, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    rules = f"rules_{tmp_path.name}"
+    program = f"{said.format(rules)}def note(batch, tx):\n    put(tx, [go(7)])\n"
+
+    def opened(factor: int) -> hg.Engine:
+        (tmp_path / f"{rules}.py").write_text(f"def go(k):\n    return k * {factor}  # a rule\n")
+        sys.modules.pop(rules, None)
+        importlib.invalidate_caches()
+        names: dict[str, Any] = {"put": put, "__name__": "a_program"}
+        exec(program, names)
+        flow = hg.Dataflow("noting", [hg.procedure(first, writes=others)(names["note"])])
+        return hg.open(tmp_path / "store", tables=[others], dataflows=flow, recovery="weak")
+
+    with opened(2) as engine:
+        engine.push(first, [{"k": 1}])
+    with pytest.raises(hg.StoreError, match="logged as input of a dataflow that has changed"):
+        opened(3)
+    with opened(2) as engine:
+        assert engine.sql("from others").rows() == [(14,)]
 
 
 def test_a_constant_that_changes_while_the_engine_is_open_lets_no_rows_in(
