@@ -287,19 +287,22 @@ class Groups:
             )
             for place, one in enumerate(self._keys)
         ]  # fmt: skip
+        has_nulls = nulls.any()
         for place, one in enumerate(self._declared.items, len(self._keys)):
-            arrays.append(self._array(one, out[place], nulls[place]))
+            arrays.append(self._array(one, out[place], nulls[place] if has_nulls else None))
         return pa.Table.from_arrays(arrays, schema=self._declared.schema)
 
-    def _array(self, one: Aggregate, out: np.ndarray, said: np.ndarray) -> pa.Array:
-        """One aggregate of all groups."""
-        words, nulls = out[0], said == kernels.NULL
+    def _array(self, one: Aggregate, out: np.ndarray, said: np.ndarray | None) -> pa.Array:
+        """One aggregate of all groups; what the kernel said of it beside its words, if anything."""
+        words, nulls = out[0], None if said is None else said == kernels.NULL
         if one.function in _EXTREMES:
             kind = self._column(one).type
             values = words.view(np.float64) if kind.kind in _REAL else words
-            return to_arrow(values, kind, self._pool, nulls if nulls.any() else None)
-        mask = pa.py_buffer(np.packbits(~nulls, bitorder="little")) if nulls.any() else None
-        if one.function == "avg":
+            return to_arrow(values, kind, self._pool, nulls)
+        mask = None
+        if nulls is not None and nulls.any():
+            mask = pa.py_buffer(np.packbits(~nulls, bitorder="little"))
+        if one.function == "avg" and said is not None:
             self._divide(one, out, said)
         data = words
         if pa.types.is_decimal(one.arrow):
