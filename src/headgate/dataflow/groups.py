@@ -120,16 +120,11 @@ class Groups:
         self._turn()
         self._widen({**dict.fromkeys(single, 1), **widths}, size)
         self._free(kernels.FREE_GROUPS, kernels.FREE_GROUP_COUNT, before, size)
-        cells = np.full(4 * size, -1, np.int64)
         old = self._arrays.get(kernels.CELLS)
-        hashes = self._arrays[kernels.GROUP_HASH][:, 0]
-        for group in () if old is None else old[old >= 0]:
-            place = int(hashes[group]) & (len(cells) - 1)
-            while cells[place] >= 0:
-                place = (place + 1) & (len(cells) - 1)
-            cells[place] = group
-        self._put(kernels.CELLS, cells)
-        frame[kernels.MASK] = len(cells) - 1
+        self._put(kernels.CELLS, np.full(4 * size, -1, np.int64))
+        frame[kernels.MASK] = 4 * size - 1
+        if old is not None:
+            kernels.place_all(self._address, old)
 
     def _turn(self) -> None:
         """The kernel lets the order of groups and the place beside it take turns: which is which is

@@ -126,7 +126,7 @@ class KeptWindow:
         taken, and the state to be moved on behind them."""
         tables = [*state.tables, rows]
         held = HeldRows(tables)
-        if state.kept.version != self._version or state.kept.count < held.count:
+        if state.kept.version != self._version or state.kept.known < held.count:
             self._bring_forward(state, tables, self._fresh(state, rows))
             state.kept = KeptAt(self._version, held.count)
         return islice(self._by_rows(held, state.drops), windows)
@@ -134,8 +134,8 @@ class KeptWindow:
     def cut(self, state: Windowed) -> None:
         """Rows that came last are not in the window's state: they are to come again."""
         there = sum(rows.num_rows for rows in state.tables)
-        if state.kept.version == self._version and state.kept.count > there:
-            self._groups.unstage(state.kept.count - there)
+        if state.kept.version == self._version and state.kept.known > there:
+            self._groups.unstage(state.kept.known - there)
             state.kept = KeptAt(self._version, there)
 
     # --- what is to be done -------------------------------------------------------------------
@@ -144,7 +144,7 @@ class KeptWindow:
         goes_on = state.kept.version == self._version
         again = self._again
         is_again = again is not None and again.before == state.kept
-        first = state.kept.count if goes_on or is_again else state.drops
+        first = state.kept.known if goes_on or is_again else state.drops
         rows = pa.concat_tables([*state.tables, *more]).slice(first)
         return _Fresh(rows, goes_on or is_again)
 

@@ -57,7 +57,7 @@ class KeptAt(NamedTuple):
     """Which aggregates of a window are those of its rows."""
 
     version: int
-    count: int  # of its rows that they know, from the first that it had as the epoch began
+    known: int  # how many of its rows they have, from the first that it had as the epoch began
 
 
 NOT_KEPT = KeptAt(-1, 0)
@@ -372,7 +372,7 @@ class UnderWay:
             queue.drop(floor)
         for name, window in self._windows.items():
             key, kept = node_inlet(name), window.kept
-            standing.kept[name] = KeptAt(kept.version, kept.count - window.drops)
+            standing.kept[name] = KeptAt(kept.version, kept.known - window.drops)
             standing.windows[name] = moved({key: standing.windows[name]}, {key: self._node(name)})[
                 key
             ]

@@ -196,6 +196,18 @@ def _forget(frame: int, group: int) -> None:
     put(frame, FREE_GROUP_COUNT, get(frame, FREE_GROUP_COUNT) + 1)
 
 
+@numba.njit(cache=True, nogil=True)
+def place_all(frame: int, before: np.ndarray) -> None:
+    """The groups of cells as they were have their places among more of them, which are empty."""
+    cells, mask = get(frame, CELLS), get(frame, MASK)
+    for group in before:
+        if group >= 0:
+            place = get(get(frame, GROUP_HASH), group) & mask
+            while get(cells, place) >= 0:
+                place = (place + 1) & mask
+            put(cells, place, group)
+
+
 @linked
 def _note_changed(frame: int, group: int) -> None:
     if get(get(frame, GROUP_FLAG), group) == 0:

@@ -45,11 +45,11 @@ def _of(one: Aggregate, rows: Sequence[Mapping[str, Any]]) -> Any:
         total = _float_sum(values)
         return total if one.function == "sum" else total / len(values)
     if one.function == "sum":
-        is_whole = one.column.type.kind != "decimal"
-        total = sum(values, 0 if is_whole else Decimal(0))
-        if is_whole and not -(2**63) <= total < 2**63:
+        if one.column.type.kind == "decimal":
+            return sum(values, Decimal(0))
+        if not -(2**63) <= sum(values) < 2**63:
             raise OverflowError(f"out of range: {one.text}")
-        return total
+        return sum(values)
     return float(sum(map(Fraction, values), Fraction(0)) / len(values))
 
 
