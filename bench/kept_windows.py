@@ -1,9 +1,10 @@
 """Aggregates of a window beside SQL over its rows, and beside a loop that does nothing else.
 
-A window slides by ten rows, one push each, and its procedure wants count, sum, least and greatest
-of a hundred groups: asked in SQL over the batch each time; kept by the engine, and asked in SQL;
-and kept, taken as they are. Beside them a push to a procedure without a window, and a bare compiled
-loop over arrays that adds and takes away counts and sums: no log, no SQL, no least and greatest.
+A window slides by ten rows or by more, one push each, and its procedure wants count, sum, least and
+greatest of a hundred groups: asked in SQL over the batch each time; kept by the engine, and asked
+in SQL; and kept, taken as they are. Beside them a push to a procedure without a window, and a bare
+compiled loop over arrays that adds and takes away counts and sums: no log, no SQL, no least and
+greatest.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from rich.console import Console
 import headgate as hg
 from bench.ranges import Times, in_turn
 
-SLIDE, GROUPS, PUSHES = 10, 100, 50
-SIZES = (1000, 10_000, 100_000)
+GROUPS, PUSHES = 100, 50
+SIZES = ((1000, 10), (10_000, 10), (100_000, 10), (100_000, 10_000))  # and slides
 ROWS = "k bigint, v double"
 KEPT = "count(*) as n, sum(v) as total, min(v) as low, max(v) as high"
 ASKED = (
@@ -38,10 +39,12 @@ def rows_of(count: int, first: int = 0) -> pa.Table:
 
 
 @numba.njit(nogil=True)
-def _slide(keys: Any, values: Any, first: int, size: int, counts: Any, sums: Any) -> None:
-    """Ten rows come, ten go."""
+def _slide(
+    keys: Any, values: Any, first: int, slide: int, size: int, counts: Any, sums: Any
+) -> None:
+    """So many rows come, so many go."""
     count = len(keys)
-    for number in range(first, first + SLIDE):
+    for number in range(first, first + slide):
         new, old = number % count, (number - size) % count
         counts[keys[new]] += 1
         sums[keys[new]] += values[new]
@@ -49,7 +52,7 @@ def _slide(keys: Any, values: Any, first: int, size: int, counts: Any, sums: Any
         sums[keys[old]] -= values[old]
 
 
-def bare(size: int, pushes: int) -> Callable[[int], None]:
+def bare(size: int, slide: int, pushes: int) -> Callable[[int], None]:
     """The loop alone, and the best group of each window."""
     rows = rows_of(2 * size)
     keys, values = rows.column("k").to_numpy(), rows.column("v").to_numpy()
@@ -59,16 +62,18 @@ def bare(size: int, pushes: int) -> Callable[[int], None]:
     def run(_: int) -> None:
         nonlocal place
         for _ in range(pushes):
-            _slide(keys, values, place, size, counts, sums)
+            _slide(keys, values, place, slide, size, counts, sums)
             sums.argmax()
-            place += SLIDE
+            place += slide
 
     return run
 
 
-def pushing(engine: hg.Engine, source: hg.Stream, size: int, pushes: int) -> Callable[[int], None]:
-    """Pushes of ten rows, each of which moves the window on."""
-    given = [rows_of(SLIDE, SLIDE * number) for number in range(pushes)]
+def pushing(
+    engine: hg.Engine, source: hg.Stream, size: int, slide: int, pushes: int
+) -> Callable[[int], None]:
+    """Pushes of rows, each of which moves the window on."""
+    given = [rows_of(slide, slide * number) for number in range(pushes)]
     engine.push(source, rows_of(size))
 
     def push(_: int) -> None:
@@ -78,13 +83,13 @@ def pushing(engine: hg.Engine, source: hg.Stream, size: int, pushes: int) -> Cal
     return push
 
 
-def measure(rounds: int, size: int, pushes: int = PUSHES) -> Times:
+def measure(rounds: int, size: int, slide: int = 10, pushes: int = PUSHES) -> Times:
     """Seconds of so many pushes."""
     names = OVER_BATCH, OVER_KEPT, KEPT_ALONE, NO_WINDOW
     streams = {
         name: hg.Stream(f"s{number}", ROWS, recorded=False) for number, name in enumerate(names)
     }
-    window = f"{size} rows", f"{SLIDE} rows"
+    window = f"{size} rows", f"{slide} rows"
 
     @hg.procedure(streams[OVER_BATCH].window(*window))
     def over_batch(batch: pa.Table, tx: hg.Tx) -> None:
@@ -104,16 +109,16 @@ def measure(rounds: int, size: int, pushes: int = PUSHES) -> Times:
 
     flow = hg.Dataflow("f", [over_batch, over_kept, kept_alone, no_window])
     with hg.open(None, dataflows=flow) as engine:
-        ways = {name: pushing(engine, one, size, pushes) for name, one in streams.items()}
-        return in_turn({**ways, BARE: bare(size, pushes)}, rounds)
+        ways = {name: pushing(engine, one, size, slide, pushes) for name, one in streams.items()}
+        return in_turn({**ways, BARE: bare(size, slide, pushes)}, rounds)
 
 
 def main(quick: bool = False) -> None:
     """Run all sizes and print what a slide takes."""
     screen = Console(highlight=False)
-    for size in SIZES[:2] if quick else SIZES:
-        taken = measure(3 if quick else 5, size)
-        screen.print(f"a window of {size:,} rows that slides by {SLIDE}, {GROUPS} groups:")
+    for size, slide in SIZES[:2] if quick else SIZES:
+        taken = measure(3 if quick else 5, size, slide)
+        screen.print(f"a window of {size:,} rows that slides by {slide:,}, {GROUPS} groups:")
         for name, seconds in taken.items():
             ratio = taken[OVER_BATCH] / seconds
             screen.print(f"    {name:24} {seconds / PUSHES * 1e6:9.1f} µs a slide {ratio:10.1f} x")

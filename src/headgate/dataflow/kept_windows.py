@@ -93,7 +93,7 @@ class KeptWindow:
     def slides(self, state: Windowed) -> Iterator[Slid]:
         """The whole windows that the rows of a window make, in order."""
         held, fresh = HeldRows(state.tables), self._fresh(state)
-        if not self._is_to_move(state, held, fresh.rows):
+        if not self._is_to_move(state, held, fresh):
             return
         again = self._again
         if again is not None and again.before == state.kept and again.fresh.equals(fresh.rows):
@@ -148,14 +148,16 @@ class KeptWindow:
         rows = pa.concat_tables([*state.tables, *more]).slice(first)
         return _Fresh(rows, goes_on or is_again)
 
-    def _is_to_move(self, state: Windowed, held: HeldRows, fresh: pa.Table) -> bool:
+    def _is_to_move(self, state: Windowed, held: HeldRows, fresh: _Fresh) -> bool:
         """Whether rows make a window whole, or may be dropped; others can wait."""
         size, slide = self._window.size, self._window.slide
         if size.rows is not None:
             return held.count - state.drops >= size.rows
-        if not fresh.num_rows:
+        # Those that came before, and wait, were asked about when they came.
+        asked = state.added[-1] if fresh.goes_on else fresh.rows
+        if not asked.num_rows:
             return False
-        times = times_of(fresh, self._column)
+        times = times_of(asked, self._column)
         if state.mark_us is None:
             state.mark_us = first_end(times, slide.time_us or 1)
         end = state.mark_us
