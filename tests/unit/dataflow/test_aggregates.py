@@ -18,6 +18,7 @@ from headgate.dataflow.aggregates import Aggregates
 from headgate.dataflow.groups import Groups
 from headgate.dataflow.streams import Window
 from headgate.dataflow.windows import HeldRows
+from headgate.kernels import window_groups as kernels
 from headgate.state.schema import Schema
 from headgate.testing import SimulatedDisk
 from headgate.testing.window_rows import aggregated
@@ -188,6 +189,24 @@ def test_exact_sums_are_rounded_once() -> None:
         assert bytes_of(groups.table()) == bytes_of(aggregated(declared, rows))
         groups.move(len(values) - 1, 1)
         assert groups.table().column("total").to_pylist() == [rows[-1]["v"]]
+
+
+def test_groups_and_texts_that_are_gone_leave_room() -> None:
+    schema = Schema.parse("k string, n string")
+    declared = Aggregates.parse("count(*) as c, max(n) as most", "k", schema, "test")
+    assert declared is not None
+    groups, line = Groups(declared), list[dict[str, Any]]()
+    for turn in range(12):
+        rows = [
+            {"k": f"key {turn * 350 + n % 700}", "n": f"text {turn} {n * 7919}"} for n in range(900)
+        ]
+        numbers = np.arange(turn * 900, turn * 900 + 900)
+        groups.stage(pa.Table.from_pylist(rows, schema.arrow), numbers, numbers)
+        line = [*line, *rows][-1000:]
+        groups.move(max(groups.count - 1000, 0), len(line))
+        assert groups.table().equals(aggregated(declared, line))
+    assert groups._pool.count < 5000
+    assert len(groups._arrays[kernels.GROUP_ROWS]) <= 2048
 
 
 def test_a_sum_that_is_no_bigint_aborts_and_the_window_moves_on() -> None:
