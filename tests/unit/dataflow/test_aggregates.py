@@ -14,9 +14,11 @@ import pyarrow as pa
 import pytest
 
 import headgate as hg
+from headgate.dataflow import stepping
 from headgate.dataflow.aggregates import Aggregates
 from headgate.dataflow.groups import Groups
 from headgate.dataflow.streams import Window
+from headgate.dataflow.under_way import EMPTY, node_inlet
 from headgate.dataflow.windows import HeldRows
 from headgate.kernels import window_groups as kernels
 from headgate.state.schema import Schema
@@ -95,8 +97,12 @@ class Keeping:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_aggregates_are_those_of_the_rows(seed: int) -> None:
+def test_aggregates_are_those_of_the_rows(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     draw = random.Random(seed)
+    batch = "3 rows" if seed % 4 > 1 else None
+    stream = hg.Stream("events", COLUMNS, order_by="ts", batch=batch)
+    if seed % 3 == 0:  # batches that are taken at once come one by one
+        monkeypatch.setattr(stepping, "TOGETHER_SECONDS", 0.0)
     size = draw.randrange(1, 12)
     slide, unit = draw.randrange(1, size + 1), ("rows", "seconds")[seed % 2]
     by = draw.choice((None, "g", "h", "g, h"))
@@ -107,8 +113,12 @@ def test_aggregates_are_those_of_the_rows(seed: int) -> None:
     writes = [seen] if seed % 3 else []  # without a table it is an onlooker
     node = hg.procedure(window, writes=writes, name="keep", **said)(keeping.keep)
     disk, second = SimulatedDisk(), 0
+
+    @hg.procedure(stream.window(f"{size} {unit}", f"{slide} {unit}"))
+    def plain(batch: pa.Table, tx: hg.Tx) -> None: ...
+
     opened: Any = {
-        "tables": [seen], "dataflows": hg.Dataflow("f", [node]),
+        "tables": [seen], "dataflows": hg.Dataflow("f", [node, plain]),
         "recovery": "weak" if is_weak else "strong",
     }  # fmt: skip
     engine = hg.open("/kept", disk=disk, **opened)
@@ -116,6 +126,10 @@ def test_aggregates_are_those_of_the_rows(seed: int) -> None:
         rows = events(draw, draw.randrange(1, draw.choice((3, 9, 40))), second, is_late=True)
         second = max(int((row["ts"] - NOON).total_seconds()) for row in rows)
         engine.push(stream, rows)
+        inlets = engine._memory.inlets
+        held = [inlets.get(node_inlet(name), EMPTY).held for name in ("keep", "plain")]
+        kept, plain_rows = (0 if one is None else one.num_rows for one in held)
+        assert kept == plain_rows  # no row stays that no window has any more
         if push % 4 == 3:
             if is_killed:
                 disk = disk.after_kill()
@@ -177,8 +191,9 @@ def test_exact_sums_are_rounded_once() -> None:
     declared = Aggregates.parse("sum(v) as total", None, schema, "test")
     assert declared is not None
     draw = np.random.default_rng(3)
-    for count in (1, 2, 3, 10, 100, 1000):
-        values = draw.integers(-(2**63), 2**63 - 1, count).view(np.float64)
+    half = np.array([2.0**54, 2.0, 5e-324])  # what is just above it decides, however far below
+    for count in (0, 1, 2, 3, 10, 100, 1000):
+        values = half if count == 0 else draw.integers(-(2**63), 2**63 - 1, count).view(np.float64)
         values = values[np.isfinite(values)]
         if count == 1000:  # all near to each other: what is rounded is a half now and then
             values = draw.integers(-(2**53), 2**53, count) * 2.0 ** draw.integers(-3, 3, count)
@@ -207,6 +222,21 @@ def test_groups_and_texts_that_are_gone_leave_room() -> None:
         assert groups.table().equals(aggregated(declared, line))
     assert groups._pool.count < 5000
     assert len(groups._arrays[kernels.GROUP_ROWS]) <= 2048
+
+
+def test_a_group_is_found_behind_one_that_is_gone() -> None:
+    """Groups of one home stand behind each other in the cells."""
+    schema, draw = Schema.parse("k bigint"), random.Random(2)
+    declared = Aggregates.parse("count(*) as c", "k", schema, "test")
+    assert declared is not None
+    groups, line = Groups(declared), list[dict[str, Any]]()
+    for turn in range(500):
+        rows = [{"k": draw.randrange(25)} for _ in range(3)]
+        numbers = np.arange(3 * turn, 3 * turn + 3)
+        groups.stage(pa.Table.from_pylist(rows, schema.arrow), numbers, numbers)
+        line = [*line, *rows][-18:]
+        groups.move(max(groups.count - 18, 0), len(line))
+        assert groups.table().equals(aggregated(declared, line))
 
 
 def test_a_sum_that_is_no_bigint_aborts_and_the_window_moves_on() -> None:
