@@ -463,26 +463,22 @@ def emit(frame: int, recipe: np.ndarray, out: np.ndarray, nulls: np.ndarray) -> 
         kind, number, unit = recipe[part, 0], recipe[part, 1], recipe[part, 2]
         for row in range(get(frame, ORDER_COUNT)):
             group = get(get(frame, ORDER), row)
+            count = np.int64(0)
+            if kind >= VALUES and kind != EXTREME:
+                count = get(get(frame, GROUP_COUNTS), columns * group + number)
             if kind == KEY:
                 out[part, 0, row] = get(get(frame, GROUP_KEYS), keys * group + number)
-                continue
-            if kind == ROWS:
+            elif kind == ROWS:
                 out[part, 0, row] = get(get(frame, GROUP_ROWS), group)
-                continue
-            if kind == EXTREME:
+            elif kind == VALUES:
+                out[part, 0, row] = count
+            elif kind == EXTREME:
                 slot = get(_end(frame, group, number, 0), 0)
                 nulls[part, row] = slot < 0
                 if slot >= 0:
-                    column = get(get(frame, LIST_OF), number)
-                    out[part, 0, row] = _word(frame, slot, column)
-                continue
-            count = get(get(frame, GROUP_COUNTS), columns * group + number)
-            if kind == VALUES:
-                out[part, 0, row] = count
-                continue
-            nulls[part, row] = count == 0
-            if count == 0:
-                out[part, 0, row] = 0
+                    out[part, 0, row] = _word(frame, slot, get(get(frame, LIST_OF), number))
+            elif count == 0:
+                nulls[part, row] = NULL
             elif kind in (EXACT_SUM, EXACT_MEAN):
                 exact = exacts * group + get(get(frame, EXACT_OF), number)
                 word = get(get(frame, GROUP_ROUNDED), exact)
