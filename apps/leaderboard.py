@@ -83,12 +83,12 @@ def remove(batch: pa.Table, tx: hg.Tx) -> Any:
     return lowest
 
 
-@hg.procedure(valid.window("100 rows", slide="10 rows"), output=trending)
-def trend(batch: pa.Table, tx: hg.Tx) -> pa.Table:
-    return tx.sql(
-        "select contestant, count(*) as votes from batch group by contestant "
-        "order by votes desc, contestant limit 3"
-    )
+TREND = {"aggregate": "count(*) as votes", "by": "contestant"}
+
+
+@hg.procedure(valid.window("100 rows", slide="10 rows", **TREND), output=trending)
+def trend(aggregates: pa.Table, tx: hg.Tx) -> pa.Table:
+    return tx.sql("from aggregates order by votes desc, contestant limit 3")
 
 
 def show_of(taken: hg.Stream) -> hg.Dataflow:

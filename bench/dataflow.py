@@ -1,10 +1,11 @@
 """The benchmark of dataflows: what a node costs, weak beside strong, windows beside by hand.
 
 Ten nodes in a row with strong and with weak recovery; a window of the engine's beside one that a
-procedure keeps in a table; one node beside the plain stream of the same transaction, run and as
-sinks of Spark; two workers beside one, and beside what two bare threads gain; and the leaderboard
-with one vote for each batch beside PostgreSQL (leaderboards.py). All that is compared takes turns
-in one process, and figures are ratios of medians.
+procedure keeps in a table, and aggregates of windows beside SQL over them (kept_windows.py); one
+node beside the plain stream of the same transaction, run and as sinks of Spark; two workers beside
+one, and beside what two bare threads gain; and the leaderboard with one vote for each batch beside
+PostgreSQL (leaderboards.py). All that is compared takes turns in one process, and figures are
+ratios of medians.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import pyarrow.parquet as pq
 from rich.console import Console
 
 import headgate as hg
-from bench import leaderboards
+from bench import kept_windows, leaderboards
 from bench.ranges import Times, in_turn
 from headgate.spark.session import start_session
 
@@ -330,4 +331,5 @@ def main(quick: bool = False) -> None:
     }
     for what, ratio in beside.items():
         screen.print(f"{what:72} {ratio:8.2f} x")
+    kept_windows.main(quick)
     leaderboards.main(quick)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench import dataflow, leaderboards
+from bench import dataflow, kept_windows, leaderboards
 
 
 def test_nodes_run_alone_in_a_row_and_nested() -> None:
@@ -17,6 +17,10 @@ def test_flows_run_beside_plain_streams_and_windows_by_hand() -> None:
         found = dataflow.measure_plain(1, rows=20, in_store=in_store)
         assert set(found) == {"flow", "unrecorded", "plain"}
     assert set(dataflow.measure_windows(1, pushes=1, size=20)) == {"native", "by hand"}
+    assert set(kept_windows.measure(1, size=20, pushes=1)) == {
+        kept_windows.OVER_BATCH, kept_windows.OVER_KEPT, kept_windows.KEPT_ALONE,
+        kept_windows.NO_WINDOW, kept_windows.BARE,
+    }  # fmt: skip
 
 
 def test_stores_of_both_recoveries_run() -> None:

@@ -17,8 +17,11 @@ from hypothesis import strategies as st
 
 import headgate as hg
 from headgate.dataflow import recording, running, stepping, under_way, writes
+from headgate.dataflow.groups import Groups
+from headgate.dataflow.kept_windows import KeptWindow
 from headgate.dataflow.policies import POLICIES
 from headgate.dataflow.runs import BatchRun
+from headgate.kernels import window_groups
 from headgate.testing import (
     Executed,
     FlowOracle,
@@ -77,6 +80,39 @@ def summing(batch: pa.Table, tx: hg.Tx) -> Any:
     return [{"k": 0, "v": total}]
 
 
+KEPT = "count(*) as n, sum(v) as total, min(v) as low, max(v) as high, avg(v) as mean"
+
+
+def keeping(aggregates: pa.Table, tx: hg.Tx) -> Any:
+    found = tx.sql("select * from aggregates").to_pylist()
+    total = sum(row["total"] for row in found)
+    tx.upsert(totals, [{"k": -len(found), "total": total % 80}])
+    if total % 3 == 1:
+        return hg.abort("a window that aborts")
+    return [
+        {
+            "k": row.get("k", 0),
+            "v": (row["total"] + 7 * row["n"] + 11 * row["low"] + 13 * row["high"]
+                  + int(row["mean"] * 16)) % 41,
+        }
+        for row in found
+    ]  # fmt: skip
+
+
+def keeping_both(batch: pa.Table, aggregates: pa.Table, tx: hg.Tx) -> Any:
+    assert sum(aggregates.column("n").to_pylist()) == batch.num_rows
+    return keeping(aggregates, tx)
+
+
+def over_window(draw: Any, taken: hg.Stream, size: str, slide: str, said: Any) -> Any:
+    """A procedure over a window, its aggregates, or both."""
+    function, window = draw(st.sampled_from([summing, keeping, keeping_both])), (size, slide)
+    if function is summing:
+        return hg.procedure(taken.window(*window), **said)(summing)
+    kept = taken.window(*window, aggregate=KEPT, by=draw(st.sampled_from(["k", None])))
+    return hg.procedure(kept, retries=draw(st.sampled_from([0, 1])), **said)(function)
+
+
 def joining(left: pa.Table, right: pa.Table, tx: hg.Tx) -> Any:
     tx.upsert(totals, [{"k": 50, "total": (left.num_rows - right.num_rows) % 80}])
     return passed_on(pa.concat_tables([left, right]))
@@ -109,9 +145,9 @@ def outside(event: Any, total: Any = totals.at("k", create=True)) -> None:
 @st.composite
 def flows(draw: Any, workers: Any = st.none()) -> hg.Dataflow:
     """A graph of a few nodes: each takes a stream that there is, or two of them, and gives one."""
-    size = draw(st.sampled_from([None, "1 row", "3 rows"]))
+    batch = draw(st.sampled_from([None, "1 row", "3 rows"]))
     is_recorded = st.sampled_from([True, True, False])
-    streams = [hg.Stream("s0", ROWS, batch=size, recorded=draw(is_recorded))]
+    streams = [hg.Stream("s0", ROWS, batch=batch, recorded=draw(is_recorded))]
     nodes: list[Any] = []
     for number in range(1, draw(st.integers(2, 4)) + 1):
         taken = draw(st.sampled_from(streams))
@@ -124,7 +160,9 @@ def flows(draw: Any, workers: Any = st.none()) -> hg.Dataflow:
         elif kind == "joining" and others:
             nodes.append(hg.procedure(taken, draw(st.sampled_from(others)), **said)(joining))
         elif kind == "summing":
-            nodes.append(hg.procedure(taken.window("4 rows", "2 rows"), **said)(summing))
+            size = draw(st.integers(2, 5))
+            slide = draw(st.integers(1, size))
+            nodes.append(over_window(draw, taken, f"{size} rows", f"{slide} rows", said))
         else:
             function = PROCEDURES.get(kind, upserting)
             if draw(st.booleans()):
@@ -154,7 +192,7 @@ def nests_of_windows(draw: Any) -> hg.Dataflow:
         kind = draw(st.sampled_from(["upserting", "inserting", "asking", "add"]))
         if number == window:
             said: Any = {"output": gives, "writes": TABLES, "name": f"summing_{number}"}
-            nodes.append(hg.procedure(taken.window("3 rows"), **said)(summing))
+            nodes.append(over_window(draw, taken, "3 rows", "3 rows", said))
         elif kind == "add":
             nodes.append(transaction(number, taken, gives))
         else:
@@ -397,3 +435,42 @@ def test_a_seeded_bug_is_found(
         monkeypatch.setattr(stepping, "TOGETHER_SECONDS", 0.0)  # each a turn of its own
     with pytest.raises((AssertionError, hg.HeadgateError, KeyError)):
         live(CHAIN, "strong", LIFE)
+
+
+WINDOW = hg.procedure(
+    SOURCE.window("4 rows", "1 row", aggregate=KEPT, by="k"),
+    output=MIDDLE, writes=TABLES, retries=1, name="keeping_1",
+)(keeping)  # fmt: skip
+KEPT_FLOW = hg.Dataflow("flow", [WINDOW])
+move, fresh = Groups.move, KeptWindow._fresh
+
+
+def moved_with_sums(self: Groups, leaving: int, inside: int) -> None:
+    """What leaves is not taken away from the sums."""
+    sums = self._arrays[window_groups.GROUP_SUMS].copy()
+    move(self, leaving, inside)
+    if leaving:
+        self._arrays[window_groups.GROUP_SUMS][:] = sums
+
+
+def fresh_though_aborted(self: KeptWindow, state: Any, *more: pa.Table) -> Any:
+    """What an execution that aborted left is taken for what was there before it."""
+    self._again = None
+    state.kept = state.kept._replace(version=self._version)
+    return fresh(self, state, *more)
+
+
+KEPT_CANARIES: list[tuple[str, Any, str, Any]] = [
+    ("an aggregate is not taken back", Groups, "move", moved_with_sums),
+    ("an abort leaves its aggregates", KeptWindow, "_fresh", fresh_though_aborted),
+]
+
+
+@pytest.mark.parametrize("seeded", [None, *KEPT_CANARIES], ids=lambda one: one and one[0])
+def test_a_seeded_bug_of_aggregates_is_found(seeded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    if seeded is None:
+        live(KEPT_FLOW, "strong", LIFE)
+        return
+    monkeypatch.setattr(*seeded[1:])
+    with pytest.raises((AssertionError, hg.HeadgateError, IndexError)):
+        live(KEPT_FLOW, "strong", LIFE)

@@ -48,7 +48,7 @@ class Declared:
         return {
             name: {"nodes": [one.name for one in flow.nodes], "nests": [*map(list, flow.nests)],
                    "streams": {one.name: one.schema.ddl for one in flow.graph.streams.values()},
-                   "graph": flow.show()}
+                   "graph": flow.described}
             for name, flow in self.flows.items()
         }  # fmt: skip
 

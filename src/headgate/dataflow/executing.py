@@ -8,7 +8,7 @@ the rows in, and the batch waits.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from headgate.compiling.actions import verdict, watched
 from headgate.dataflow.arriving import fitted
 from headgate.dataflow.handles import NodeMeters
+from headgate.dataflow.kept_windows import KeptWindow
 from headgate.dataflow.nodes import Node, Unit
 from headgate.dataflow.order_of_units import ReadTable
 from headgate.dataflow.procedures import INSERTED, Procedure
@@ -28,7 +29,7 @@ from headgate.dataflow.signals import Interrupts
 from headgate.dataflow.streams import Stream
 from headgate.dataflow.tx import Tx, batches_of
 from headgate.dataflow.under_way import UnderWay, Windowed
-from headgate.dataflow.windows import slides
+from headgate.dataflow.windows import Slid, slides
 from headgate.dataflow.writes import WriteRefused, Writes
 from headgate.engine.batch import Batches
 from headgate.engine.journal import Guard
@@ -85,6 +86,7 @@ class Executing:
         self.meters: NodeMeters = meters
         self.now = batches.clock.monotonic
         self._questions: dict[str, KeptQuestions] = {}  # by procedure
+        self._kept: dict[str, KeptWindow] = {}  # by node
         self.interrupts: Interrupts = Interrupts()
         self._terms: dict[str, Terms] = {}
         self._plain: dict[str, Terms] = {}
@@ -135,31 +137,40 @@ class Executing:
     ) -> None:
         writes.has_triggers = bool(node.triggers)
         parts: dict[str, list[pa.Table]] = {one.name: [] for one in node.gives}
-        calls = [taken]
+        calls: Iterable[list[pa.Table] | Slid] = [taken]
         if node.window is not None:
             state = ran.windows[node.name] = progress.window(node.name)
-            calls = [[one] for one in slides(node.window, state, taken[0])]
+            calls = slides(node.window, state, taken[0], self.kept(node))
+        ran.calls[node.name] = 0
         for batches in calls:
             for name, rows in self.called(node, procedure, batches, writes).items():
                 parts[name].append(rows)
+            ran.calls[node.name] += 1
         self._judged(node, writes)
-        ran.calls[node.name] = len(calls)
         for stream in node.gives:
             mine = parts[stream.name] or [stream.empty]
             ran.given[stream.name] = mine[0] if len(mine) == 1 else pa.concat_tables(mine)
 
+    def kept(self, node: Node) -> KeptWindow | None:
+        """The aggregates that are kept of a node's window."""
+        window = node.window
+        if window is None or window.aggregates is None:
+            return None
+        if node.name not in self._kept:
+            self._kept[node.name] = KeptWindow(window, window.aggregates)
+        return self._kept[node.name]
+
     def called(
-        self, node: Node, procedure: Procedure, batches: list[pa.Table], writes: Writes
+        self, node: Node, procedure: Procedure, batches: list[pa.Table] | Slid, writes: Writes
     ) -> dict[str, pa.Table]:
         """Call the function once; what it gives, by stream."""
-        names = [stream.name for stream in node.streams]
+        named, given = _arguments(node, procedure, batches)
         questions = self._questions.setdefault(node.name, KeptQuestions())
         fire = partial(self._fire, node, writes) if node.triggers else None
-        named = batches_of(names, batches)
         tx = Tx(procedure, named, writes, _reads(procedure, writes), questions, fire)
         try:
             with self._guard.inside(), watched() as made:
-                answer = procedure.function(*batches, tx)
+                answer = procedure.function(*given, tx)
             writes.turn.check()
             reason = tx.failure or verdict(answer, made)
             if reason is not None:
@@ -283,6 +294,17 @@ class Executing:
             raise DeclarationError(f"node {node.name!r} is a procedure")
         known, order = {transaction.name: transaction}, list(node.streams[0].order_by)
         return understood(transaction, known, order_by=order, carry=carry)
+
+
+def _arguments(
+    node: Node, procedure: Procedure, batches: list[pa.Table] | Slid
+) -> tuple[Mapping[str, pa.Table], list[pa.Table]]:
+    """The tables of a batch, or of a window, as SQL names them, and those that a function takes."""
+    if isinstance(batches, list):
+        return batches_of([stream.name for stream in node.streams], batches), batches
+    if batches.refused is not None:
+        raise Aborted(node, batches.refused)
+    return batches.named(node.streams[0]), batches.arguments(has_rows=procedure.has_rows)
 
 
 def _reads(procedure: Procedure, writes: Writes) -> ReadTable:

@@ -7,7 +7,7 @@ node that is in none. Units stand in dataflow order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -347,12 +347,21 @@ class Dataflow:
 
     def show(self) -> str:
         """The graph as text: who takes what, and gives what; in dataflow order."""
+        return self._shown(repr)
+
+    @property
+    def described(self) -> str:
+        """The graph as a store knows it: aggregates of windows are made from their rows, and may be
+        others at any time."""
+        return self._shown(lambda window: window.bare)
+
+    def _shown(self, of_window: Callable[[Window], str]) -> str:
         lines = [f"dataflow {self.name}"]
         for unit in self.graph.units:
             lines += [f"  nest {unit.name}:"] if len(unit.nodes) > 1 else []
             for node in unit.nodes:
                 taken = ", ".join(
-                    repr(one) if isinstance(one, Window) else one.name for one in node.takes
+                    of_window(one) if isinstance(one, Window) else one.name for one in node.takes
                 )
                 given = "".join(f" -> {one.name}" for one in node.gives[:1])
                 given += "".join(f", {one.name}" for one in node.gives[1:])

@@ -9,18 +9,22 @@ batch after another.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from headgate.dataflow.executing import Aborted, Executing
+from headgate.dataflow.kept_windows import KeptWindow
 from headgate.dataflow.nodes import Node, Unit
 from headgate.dataflow.procedures import Procedure
 from headgate.dataflow.recording import Recorded, Recorder, said
 from headgate.dataflow.runs import BatchRun, Part, TakenBatches, apart, joined
-from headgate.dataflow.under_way import UnderWay, Windowed
+from headgate.dataflow.under_way import NOT_KEPT, UnderWay, Windowed
+from headgate.dataflow.windows import HeldRows, Slid
 from headgate.dataflow.writes import Writes
 from headgate.execution.run import ABORTED, COMMITTED, OUTCOMES
 
@@ -74,13 +78,16 @@ class Onlooking:
     def run(self, taken: TakenBatches, is_enough: Callable[[], bool]) -> Looked:
         """Take batches, one at least, until it is enough."""
         called, window, last = list[CalledBatch](), self._window, taken.last
-        for number, batches, drops in _calls(self._node, window, taken):
+        kept = self._executing.kept(self._node)
+        for number, batches, drops in _calls(self._node, window, taken, kept):
             try:
                 called.append(self._call(number, batches))
             except Exception:
                 if number == self._first:
                     raise
                 last = number - 1
+                if window is not None:
+                    window.kept = NOT_KEPT
                 break  # those before it stand; it is raised when that batch comes first
             if window is not None:
                 window.drops = drops
@@ -90,14 +97,18 @@ class Onlooking:
         done = taken if last == taken.last else taken.up_to(last)
         if window is not None and done.rows.num_rows:
             window.added.append(done.rows)
+        if window is not None and kept is not None:
+            kept.cut(window)
         return Looked(done, called)
 
-    def _call(self, number: int, batches: Sequence[pa.Table]) -> CalledBatch:
+    def _call(self, number: int, batches: Iterable[list[pa.Table] | Slid]) -> CalledBatch:
         given: dict[str, list[pa.Table]] = {one.name: [] for one in self._node.gives}
-        for batch in batches:
+        left = iter(batches)
+        for batch in left:
             try:
-                found = self._executing.called(self._node, self._step, [batch], self._writes)
+                found = self._executing.called(self._node, self._step, batch, self._writes)
             except Aborted as error:
+                deque(left, maxlen=0)  # the window moves on all the same
                 return CalledBatch(number, given, error.reason)
             for name, one in found.items():
                 given[name].append(one)
@@ -149,27 +160,23 @@ class Onlooking:
 
 
 def _calls(
-    node: Node, state: Windowed | None, taken: TakenBatches
-) -> Iterator[tuple[int, list[pa.Table], int]]:
+    node: Node, state: Windowed | None, taken: TakenBatches, kept: KeptWindow | None
+) -> Iterator[tuple[int, Iterable[list[pa.Table] | Slid], int]]:
     """By batch in which the function is called: what with, and what then has left the window."""
     if node.window is None or state is None:
         for number, rows in apart(taken.rows, taken.numbers):
-            yield number, [rows], 0
+            yield number, [[rows]], 0
         return
     size, slide = node.window.size.rows or 1, node.window.slide.rows or 1
-    held = [] if state.before.held is None else [state.before.held]
-    whole = pa.concat_tables([*held, *state.added, taken.rows])
-    if whole.num_rows < state.drops + size:
-        return
-    whole, before = whole.combine_chunks(), whole.num_rows - taken.rows.num_rows
-    found, current, drops = list[pa.Table](), 0, state.drops
-    while drops + size <= whole.num_rows:
-        # The row that makes the window whole is of the batch in which it is called.
-        number = int(taken.numbers[drops + size - 1 - before])
-        if found and number != current:
-            yield current, found, drops
-            found = []
-        found.append(whole.slice(drops, size))
-        current, drops = number, drops + slide
-    if found:
-        yield current, found, drops
+    held = HeldRows([*state.tables, taken.rows])
+    ends = np.arange(state.drops + size, held.count + 1, slide)
+    # The row that makes a window whole is of the batch in which the function is called.
+    numbers = taken.numbers[ends - 1 - (held.count - taken.rows.num_rows)]
+    for number, count in zip(*np.unique(numbers, return_counts=True), strict=True):
+        first = state.drops
+        found: Iterable[Slid]
+        if kept is not None:
+            found = kept.up_to(state, taken.rows, int(count))
+        else:
+            found = [Slid(partial(held.cut, first + slide * nth, size)) for nth in range(count)]
+        yield int(number), found, first + slide * int(count)

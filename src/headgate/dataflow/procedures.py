@@ -5,8 +5,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+from headgate.dataflow.aggregates import AGGREGATES
 from headgate.dataflow.partitions import Division, Partition
 from headgate.dataflow.streams import Stream, Taken, Window
 from headgate.errors import DeclarationError, shown
@@ -33,6 +35,13 @@ class Procedure:
         """The tables that it declares."""
         return tuple(dict.fromkeys((*self.reads, *self.writes)))
 
+    @cached_property
+    def has_rows(self) -> bool:
+        """Whether its function takes rows; over a window it may take the aggregates alone."""
+        window = self.takes[0]
+        is_plain = not isinstance(window, Window) or window.aggregates is None
+        return is_plain or len(_needed(self.function)) > 2
+
     def __call__(self, *given: Any) -> Any:
         """Call the plain function, as in a unit test of it."""
         return self.function(*given)
@@ -58,12 +67,13 @@ def procedure(
 ) -> Callable[[Callable[..., Any]], Procedure]:
     """Declare a function as a procedure over the batches of streams, or over a window of one.
 
-    It is called with the rows of each stream as an Arrow table, and with `tx`, its one way to
-    tables: `tx.sql`, `tx.insert`, `tx.update`, `tx.upsert`, `tx.delete`. `reads` and `writes` name
-    the tables; what it writes it may read. What it returns, as Arrow, a frame or a list of dicts,
-    is the batch on its `output`; of several outputs a dict by their names. `return hg.abort("why")`
-    or an exception undoes all of it; it is tried again `retries` times, and then the batch is
-    aborted for good, and so it is for all that would have taken what it gives.
+    It is called with the rows of each stream as an Arrow table (of a window with aggregates with
+    these, see `Stream.window`), and with `tx`, its one way to tables: `tx.sql`, `tx.insert`,
+    `tx.update`, `tx.upsert`, `tx.delete`. `reads` and `writes` name the tables; what it writes it
+    may read. What it returns, as Arrow, a frame or a list of dicts, is the batch on its `output`;
+    of several outputs a dict by their names. `return hg.abort("why")` or an exception undoes all of
+    it; it is tried again `retries` times, and then the batch is aborted for good, and so it is for
+    all that would have taken what it gives.
 
     With `partition_by`, a column, it is `partitions` nodes: each takes the rows of its own keys of
     each batch, as a transaction of its own, sees its own rows of the tables that it writes, and
@@ -87,13 +97,13 @@ def procedure(
         label: str = name or str(getattr(function, "__name__", "?"))
         where = f"procedure {label!r}"
         _check_function(function, takes, where)
-        _check_takes(takes, where)
         given: Any = retries
         if not isinstance(given, int) or isinstance(given, bool) or given < 0:
             raise DeclarationError(f"{where}: retries is a number from 0 on, not {shown(retries)}")
         outputs = several(output, Stream, f"{where}: output")
         read = several(reads, Table, f"{where}: reads")
         written = several(writes, Table, f"{where}: writes")
+        _check_takes(takes, (*read, *written), where)
         for table in written:
             if table.history is not None:
                 raise DeclarationError(
@@ -106,24 +116,38 @@ def procedure(
     return declare
 
 
+def _needed(function: Any) -> list[inspect.Parameter]:
+    """The parameters of a function that must be given."""
+    found = inspect.signature(function).parameters.values()
+    return [one for one in found if one.default is inspect.Parameter.empty]
+
+
 def _check_function(function: Any, takes: Sequence[Taken], where: str) -> None:
     if not hasattr(function, "__code__"):
         raise DeclarationError(f"{where}: @hg.procedure(...) goes on a plain Python function")
-    parameters = inspect.signature(function).parameters.values()
-    kinds = {one.kind for one in parameters if one.default is inspect.Parameter.empty}
-    wanted = len(takes) + 1
-    needed = [one for one in parameters if one.default is inspect.Parameter.empty]
+    needed = _needed(function)
+    kinds = {one.kind for one in needed}
+    window = takes[0]
+    has_aggregates = isinstance(window, Window) and window.aggregates is not None
+    wanted = (2, 3) if has_aggregates else (len(takes) + 1,)
     if kinds - {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY} or (
-        len(needed) != wanted
+        len(needed) not in wanted
     ):
+        label = getattr(function, "__name__", "f")
+        if has_aggregates:
+            raise DeclarationError(
+                f"{where}: its function takes the aggregates of the window, then tx: "
+                f"def {label}(aggregates, tx); or its rows before them: "
+                f"def {label}(batch, aggregates, tx)"
+            )
         batches = ", ".join(["batch"] if len(takes) == 1 else [_told(one) for one in takes])
         raise DeclarationError(
             f"{where}: its function takes a batch of each of its streams, then tx: "
-            f"def {getattr(function, '__name__', 'f')}({batches}, tx)"
+            f"def {label}({batches}, tx)"
         )
 
 
-def _check_takes(takes: Sequence[Taken], where: str) -> None:
+def _check_takes(takes: Sequence[Taken], tables: Sequence[Table], where: str) -> None:
     if any(isinstance(one, Window) for one in takes) and len(takes) > 1:
         raise DeclarationError(
             f"{where}: a procedure over a window takes nothing beside it; join before the window"
@@ -131,6 +155,14 @@ def _check_takes(takes: Sequence[Taken], where: str) -> None:
     names = [_told(one) for one in takes]
     if len(set(names)) < len(names):
         raise DeclarationError(f"{where}: it takes one stream twice: {', '.join(names)}")
+    window = takes[0]
+    if isinstance(window, Window) and window.aggregates is not None:
+        known = [window.stream.name, *(table.name for table in tables)]
+        if AGGREGATES in (name.lower() for name in known):
+            raise DeclarationError(
+                f"{where}: {AGGREGATES!r} is what its SQL calls those of its window, and a stream "
+                "or table that it declares is called so, too; give that another name"
+            )
 
 
 def several(given: Any, kind: type, where: str) -> tuple[Any, ...]:

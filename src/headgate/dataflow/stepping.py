@@ -259,7 +259,7 @@ class Stepping:
         if told:
             giver = self.graph.givers.get(told[0])
             by = told[0] if giver is None else giver.name
-            _move_windows(unit, batch, UnitRan(), progress)
+            self._move_windows(unit, batch, UnitRan(), progress)
             self._give_up(unit, batch, f"not run: {by} aborted batch {batch}", progress, recorder)
         else:
             self._try(unit, batch, progress, writes, recorder)
@@ -332,7 +332,7 @@ class Stepping:
                     LOG.info("%s: batch %d is tried again: %s", node.name, batch, reason)
                     self.meters.note_retry(node.name)
                     continue
-                _move_windows(unit, batch, ran, progress)
+                self._move_windows(unit, batch, ran, progress)
                 self._give_up(unit, batch, reason, progress, recorder, node, ran)
                 return
             except BaseException:
@@ -351,6 +351,18 @@ class Stepping:
             for name, window in ran.windows.items():
                 progress.put_window(name, window)
             return
+
+    def _move_windows(self, unit: Unit, batch: int, ran: UnitRan, progress: UnderWay) -> None:
+        """A unit did not commit a batch for good: the windows of its nodes move on all the same."""
+        for node in [one for one in unit.nodes if one.window is not None]:
+            name = node.streams[0].name
+            is_given = name not in unit.inner
+            rows = progress.batch(name, batch) if is_given else ran.given.get(name)
+            if rows is not None and rows.num_rows and node.window is not None:
+                window = progress.window(node.name)
+                kept = self._executing.kept(node)
+                move_past(node.window, window, rows, is_given=is_given, kept=kept)
+                progress.put_window(node.name, window)
 
     def _undo(self, writes: Writes) -> None:
         with self._guard.all_or_stopped():
@@ -387,18 +399,6 @@ def _check_next(unit: Unit, number: int, progress: UnderWay) -> None:
     found = progress.next_of(unit)
     if found != number:
         raise InvariantError(f"batch {number} of {unit.name} was to run, and {found} is its next")
-
-
-def _move_windows(unit: Unit, batch: int, ran: UnitRan, progress: UnderWay) -> None:
-    """A unit did not commit a batch for good: the windows of its nodes move on all the same."""
-    for node in [one for one in unit.nodes if one.window is not None]:
-        name = node.streams[0].name
-        is_given = name not in unit.inner
-        rows = progress.batch(name, batch) if is_given else ran.given.get(name)
-        if rows is not None and rows.num_rows and node.window is not None:
-            window = progress.window(node.name)
-            move_past(node.window, window, rows, is_given=is_given)
-            progress.put_window(node.name, window)
 
 
 def take(arrival: Arrival, progress: UnderWay, recorder: Recorder) -> None:

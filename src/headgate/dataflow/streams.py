@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from headgate.dataflow.aggregates import Aggregates
 from headgate.errors import DeclarationError, InputError, shown
 from headgate.query.store_tables import ALL_STREAMS, RESULTS, UNROUTED
 from headgate.state.durations import parse_duration
@@ -111,14 +112,27 @@ class Stream:
         """No rows, in its columns."""
         return self.schema.arrow.empty_table()
 
-    def window(self, size: str, slide: str | None = None) -> Window:
+    def window(
+        self,
+        size: str,
+        slide: str | None = None,
+        aggregate: str | None = None,
+        by: str | Sequence[str] | None = None,
+    ) -> Window:
         """The newest rows of this stream, so many or of so much event time, for one procedure.
 
         It runs whenever the window has moved on by `slide` (by its whole size, if nothing is
         said): over the rows of one whole window. Rows that came since are staged until then.
 
+        With `aggregate`, such as "count(*) as votes, sum(amount) as total", the engine keeps these
+        of the rows as they come and go, by the columns that `by` names. The procedure has them as
+        an Arrow table in place of its batch, which its SQL calls `aggregates`:
+        `def trend(aggregates, tx)`, or with the rows, too, `def trend(batch, aggregates, tx)`.
+
         >>> Stream("valid", "phone bigint").window("100 rows", slide="10 rows").slide.rows
         10
+        >>> Stream("valid", "k int, v int").window("9 rows", aggregate="sum(v) as total", by="k")
+        valid.window('9 rows', aggregate='sum(v) as total', by='k')
         """
         where = f"stream {self.name!r}: window"
         length = Length.parse(size, f"{where}: size")
@@ -134,7 +148,8 @@ class Stream:
                 f"{where}: it would slide by {slide!r} over rows that no window of {size!r} has; "
                 "the slide is at most the size"
             )
-        return Window(self, length, step)
+        kept = Aggregates.parse(aggregate, by, self.schema, where)
+        return Window(self, length, step, kept)
 
     def __repr__(self) -> str:
         words = [repr(self.name), repr(self.schema.ddl)]
@@ -151,8 +166,15 @@ class Window:
     stream: Stream
     size: Length
     slide: Length
+    aggregates: Aggregates | None = None  # which are kept of its rows
 
     def __repr__(self) -> str:
+        kept = "" if self.aggregates is None else f", {self.aggregates.text}"
+        return f"{self.bare[:-1]}{kept})"
+
+    @property
+    def bare(self) -> str:
+        """Which rows it has, without what is made of them."""
         slide = "" if self.slide == self.size else f", slide={self.slide.text!r}"
         return f"{self.stream.name}.window({self.size.text!r}{slide})"
 

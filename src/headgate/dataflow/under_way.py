@@ -15,7 +15,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -53,14 +53,34 @@ def node_inlet(name: str) -> str:
     return f"{OF_DATAFLOWS}node {name}"
 
 
+class KeptAt(NamedTuple):
+    """Which aggregates of a window are those of its rows."""
+
+    version: int
+    known: int  # how many of its rows they have, from the first that it had as the epoch began
+
+
+NOT_KEPT = KeptAt(-1, 0)
+
+
 @dataclass
 class Windowed:
-    """The window of a node while an epoch runs: `drops` of its first rows go, `added` come."""
+    """The window of a node while an epoch runs: `drops` of its first rows go, `added` come.
+
+    Where aggregates are kept of it, they are `kept` as of some version, with the first so many of
+    its rows; what goes counts as long as the epoch runs.
+    """
 
     before: Inlet
     mark_us: int | None
     drops: int = 0
     added: list[pa.Table] = field(default_factory=list)
+    kept: KeptAt = NOT_KEPT
+
+    @property
+    def tables(self) -> list[pa.Table]:
+        """Its rows as they came, those that go with them."""
+        return [*([] if self.before.held is None else [self.before.held]), *self.added]
 
 
 # --- between epochs -------------------------------------------------------------------------------
@@ -104,6 +124,7 @@ class Standing:
         self.queues: dict[str, Flowing] = {}
         self.done: dict[str, int] = {}
         self.windows: dict[str, Inlet] = {}
+        self.kept: dict[str, KeptAt] = {}  # by node over a window with aggregates
         self._seen: Mapping[str, Inlet] | None = None
         self._known: list[Inlet | None] = []
         nodes = [node_inlet(node.name) for node in graph.nodes]
@@ -151,6 +172,7 @@ class Standing:
         self._seen, self._known = inlets, [inlets.get(name) for name in self._names]
 
     def _restore(self, inlets: Mapping[str, Inlet]) -> None:
+        self.kept.clear()
         for name, stream in self.graph.streams.items():
             one = inlets.get(stream_inlet(name), EMPTY)
             queue = self.queues[name] = Flowing(stream, one.arrivals, one.watermark_us)
@@ -275,7 +297,8 @@ class UnderWay:
         found = self._windows.get(node)
         if found is None:
             before = self._standing.windows[node]
-            return Windowed(before, before.watermark_us)
+            kept = self._standing.kept.get(node, NOT_KEPT)
+            return Windowed(before, before.watermark_us, kept=kept)
         return replace(found, added=list(found.added))
 
     def put_window(self, node: str, window: Windowed) -> None:
@@ -347,8 +370,9 @@ class UnderWay:
             queue.add(among(self._added.get(name, ()), floor + 1, sys.maxsize))
             queue.closed, queue.flushed_us = self.closed(name), self.flushed_us(name)
             queue.drop(floor)
-        for name in self._windows:
-            key = node_inlet(name)
+        for name, window in self._windows.items():
+            key, kept = node_inlet(name), window.kept
+            standing.kept[name] = KeptAt(kept.version, kept.known - window.drops)
             standing.windows[name] = moved({key: standing.windows[name]}, {key: self._node(name)})[
                 key
             ]

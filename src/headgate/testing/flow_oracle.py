@@ -26,6 +26,7 @@ from headgate.dataflow.streams import Stream, Window
 from headgate.state.table import Table
 from headgate.testing.oracle import SerialOracle, judged_row
 from headgate.testing.records import broken_promise
+from headgate.testing.window_rows import aggregated
 from headgate.transactions import Transaction
 
 Rows = list[dict[str, Any]]
@@ -281,6 +282,13 @@ class FlowOracle:
             ]
             named = dict(zip((one.name for one in node.streams), batches, strict=True))
             said = {**named, "batch": batches[0]}
+            window = node.takes[0]
+            if isinstance(window, Window) and window.aggregates is not None:
+                try:
+                    said["aggregates"] = aggregated(window.aggregates, rows[0])
+                except OverflowError as error:
+                    raise _Refused(str(error)) from None
+                batches = [*(batches if procedure.has_rows else []), said["aggregates"]]
             tx = OracleTx(self.serial, said, self.flow.triggers, procedure.partition)
             try:
                 answer = procedure.function(*batches, tx)

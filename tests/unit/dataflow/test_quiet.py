@@ -255,7 +255,9 @@ CANARIES = [
     ("batches run at once beyond those that may", "a nest with a window", TakenBatches, "up_to",
      lambda self, last: self),
     ("an onlooker has batches for windows", "onlookers of windows", onlookers, "_calls",
-     lambda node, state, taken: ((n, [one], 0) for n, one in apart(taken.rows, taken.numbers))),
+     lambda node, state, taken, kept: (
+         (n, [[one]], 0) for n, one in apart(taken.rows, taken.numbers)
+     )),
 ]  # fmt: skip
 
 
