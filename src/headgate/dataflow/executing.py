@@ -89,6 +89,11 @@ class Executing:
         self._terms: dict[str, Terms] = {}
         self._plain: dict[str, Terms] = {}
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the engine goes on no more."""
+        return self._guard.reason is not None
+
     def close(self) -> None:
         """Let go of what procedures asked by."""
         for one in self._questions.values():

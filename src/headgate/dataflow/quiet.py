@@ -9,8 +9,10 @@ table that one of them writes, and no window can become whole before the last ba
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import combinations
+from types import MappingProxyType
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -21,11 +23,18 @@ from headgate.dataflow.procedures import Procedure
 from headgate.dataflow.recording import Recorded, Recorder, one_or_each, recorded_rows, said
 from headgate.dataflow.runs import TakenBatches, apart
 from headgate.dataflow.streams import Stream
-from headgate.dataflow.under_way import UnderWay, Windowed
+from headgate.dataflow.under_way import UnderWay
 from headgate.dataflow.writes import Writes
 
 BATCHES_MAX = 4096  # at once: calls wait for them
 ROWS_MAX = 65_536
+
+Staged: TypeAlias = Mapping[str, int]  # by node: how many rows are to join its window
+NONE_STAGED: Staged = MappingProxyType({})
+Rows: TypeAlias = tuple[pa.Table, np.ndarray]  # and the batch of each
+_NO_NUMBERS = np.empty(0, np.int64)
+# The quiet batches from a number on, at most so many, when these are staged; None: there are none.
+More: TypeAlias = Callable[[int, int, Staged], TakenBatches | None]
 
 
 def quiet_count(unit: Unit) -> int:
@@ -60,10 +69,14 @@ def _held(node: Node) -> set[str]:
     return {table.name for table in node.tables} | parents
 
 
-def quiet_batches(unit: Unit, progress: UnderWay, count: int) -> TakenBatches | None:
-    """The next batches of a unit, at most so many, up to the first that is not quiet."""
-    stream, first = unit.needed[0], progress.next_of(unit)
-    room = min([ROWS_MAX, *(_room(node, progress) for node in unit.nodes if node.window)])
+def quiet_batches(
+    unit: Unit, progress: UnderWay, first: int, count: int, staged: Staged = NONE_STAGED
+) -> TakenBatches | None:
+    """Batches of a unit from one on, at most so many, up to the first that is not quiet; some have
+    run before them, and their rows are staged."""
+    stream = unit.needed[0]
+    rooms = [_room(node, progress) - staged.get(node.name, 0) for node in unit.nodes if node.window]
+    room = min([ROWS_MAX, *rooms])
     taken = progress.taken(stream, first, min(progress.closed(stream), first + count - 1))
     if taken.rows.num_rows >= room:  # the row that fills it makes its batch another
         taken = taken.up_to(int(taken.numbers[room - 1]) - 1 if room > 0 else first - 1)
@@ -80,69 +93,100 @@ def _room(node: Node, progress: UnderWay) -> int:
 
 
 class QuietRun:
-    """The quiet batches of a unit from its next one to the last, run at once."""
+    """The quiet batches of a unit from its next one on, run at once.
+
+    How many are quiet is known when those before them have run: not all of their rows come to a
+    window. So what it is begun with is followed by what there is room for then, piece by piece, and
+    all of it is told of at the end.
+    """
 
     def __init__(
-        self, unit: Unit, taken: TakenBatches, executing: Executing,
-        progress: UnderWay, writes: Writes, recorder: Recorder,
+        self, unit: Unit, executing: Executing, progress: UnderWay, writes: Writes,
+        recorder: Recorder,
     ) -> None:  # fmt: skip
-        self._unit, self._taken, self._executing = unit, taken, executing
+        self._unit, self._executing = unit, executing
         self._progress, self._writes, self._recorder = progress, writes, recorder
-        self._first, self._last = progress.next_of(unit), taken.last
+        self._first = self._last = progress.next_of(unit)
         # What is to be told when all nodes have run: one that fails before it changes a row leaves
         # nothing.
         self._recorded: list[Recorded] = []
-        self._given: dict[str, tuple[pa.Table, np.ndarray]] = {}  # by stream: rows, their batches
-        self._windows: dict[str, Windowed] = {}
+        self._came: dict[str, list[Rows]] = {}  # by stream, piece by piece
+        self._staged: dict[str, int] = {}  # by node: rows that join its window
+        self._is_changed = False  # rows are, by the piece that runs
 
-    def run(self) -> None:
-        """Run all nodes; what they did is in the progress and the record of the epoch."""
+    def run(self, taken: TakenBatches, more: More) -> None:
+        """Run all nodes over batches, and then over those behind them that are quiet, too; what
+        they did is in the progress and the record of the epoch."""
+        began = self._executing.now()
         self._writes.begin()
-        self._given[self._unit.needed[0]] = self._taken.rows, self._taken.numbers
-        for node in self._unit.nodes:
-            rows, numbers = self._given[node.taken[0]]
-            began = self._executing.now()
-            if node.window is not None:
-                self._stage(node, rows, numbers)
-            else:
-                self._run(node, rows, numbers)
-            self._executing.meters.note_run(node.name, self._executing.now() - began)
+        left: TakenBatches | None = taken
+        while left is not None:
+            try:
+                self._run_all(left)
+            except Exception:
+                if left is taken or self._is_changed or self._executing.is_stopped:
+                    raise
+                break  # those before it stand; it is raised when that batch comes first
+            self._last = left.last
+            room = BATCHES_MAX - (self._last + 1 - self._first)
+            left = more(self._last + 1, room, self._staged) if room > 0 else None
         self._writes.keep()
+        waited = self._progress.waited(self._unit, self._last, began)
+        self._executing.meters.note_queue(self._unit.nodes, waited)
         self._tell()
+
+    def _run_all(self, taken: TakenBatches) -> None:
+        """Run all nodes over some batches."""
+        self._is_changed, now = False, self._executing.now
+        came: dict[str, Rows] = {self._unit.needed[0]: (taken.rows, taken.numbers)}
+        for node in self._unit.nodes:
+            rows, numbers = came.get(node.taken[0], (None, None))
+            if rows is None or numbers is None or not rows.num_rows:
+                continue
+            began = now()
+            if node.window is not None:
+                self._staged[node.name] = self._staged.get(node.name, 0) + rows.num_rows
+            else:
+                came |= self._run(node, rows, numbers)
+            self._executing.meters.note_run(node.name, now() - began)
+        for name, piece in came.items():
+            self._came.setdefault(name, []).append(piece)
 
     def _tell(self) -> None:
         """What the nodes did stands, with the epoch."""
-        count = self._last + 1 - self._first
+        count, meters = self._last + 1 - self._first, self._executing.meters
         for part in self._recorded:
             self._recorder.add(part)
-        for name, window in self._windows.items():
-            self._progress.put_window(name, window)
+        came = {name: _joined(pieces) for name, pieces in self._came.items()}
         for node in self._unit.nodes:
-            rows, rows_out = self._given[node.taken[0]][0].num_rows, 0
+            rows, numbers = came.get(node.taken[0], (node.streams[0].empty, _NO_NUMBERS))
+            if node.window is not None and rows.num_rows:
+                self._stage(node, rows, numbers)
+            rows_out = 0
             for stream in node.gives:
-                given, numbers = self._given[stream.name]
-                self._progress.give_several(self._unit, stream, given, numbers, self._last)
-                rows_out += given.num_rows
-            meters = self._executing.meters
-            meters.note_done(node.name, aborted=False, rows=rows, rows_out=rows_out, batches=count)
+                given = came.get(stream.name, (stream.empty, _NO_NUMBERS))
+                self._progress.give_several(self._unit, stream, *given, self._last)
+                rows_out += given[0].num_rows
+            meters.note_done(
+                node.name, aborted=False, rows=rows.num_rows, rows_out=rows_out, batches=count
+            )
             self._progress.finish(node, self._last)
 
     def _stage(self, node: Node, rows: pa.Table, numbers: np.ndarray) -> None:
         """Rows join a window that they do not make whole."""
-        if rows.num_rows:
-            window = self._windows[node.name] = self._progress.window(node.name)
-            window.added.append(rows)
-            taken = np.unique(numbers)
-            self._recorded.append(Recorded(len(taken), said(node.name), taken, {}))
-        for stream in node.gives:
-            self._give(stream, [])
+        window = self._progress.window(node.name)
+        window.added.append(rows)
+        self._progress.put_window(node.name, window)
+        taken = np.unique(numbers)
+        self._recorder.add(Recorded(len(taken), said(node.name), taken, {}))
 
-    def _run(self, node: Node, rows: pa.Table, numbers: np.ndarray) -> None:
-        """A transaction runs all events, batch after batch."""
-        given: dict[str, list[tuple[pa.Table, np.ndarray]]] = {one.name: [] for one in node.gives}
-        for table in node.tables if rows.num_rows else ():
+    def _run(self, node: Node, rows: pa.Table, numbers: np.ndarray) -> dict[str, Rows]:
+        """A transaction runs all events, batch after batch; what it gives, by stream."""
+        given: dict[str, list[Rows]] = {one.name: [] for one in node.gives}
+        for table in node.tables:
             self._writes.of(table.name)
         for part in self._attempts(node, rows, numbers):
+            self._is_changed = True
             self._writes.note(part.changed, node.written, None)
             self._writes.end_node()
             self._recorded.append(part.recorded)
@@ -151,13 +195,15 @@ class QuietRun:
             for stream in node.gives:
                 kept = of_each if part.kept is None else of_each[part.kept.to_numpy(False)]
                 given[stream.name].append((flowing(stream, part), kept))
+        found = {name: _joined(pieces) for name, pieces in given.items()}
         for stream in node.gives:
-            self._give(stream, given[stream.name])
+            rows, numbers = found[stream.name]
+            if rows.num_rows and stream.recorded:
+                self._recorded.append(recorded_rows(stream, numbers, rows))
+        return found
 
     def _attempts(self, node: Node, rows: pa.Table, numbers: np.ndarray) -> Iterator[Attempted]:
         """All at once where the events are plain and in order as they are; else by batch."""
-        if not rows.num_rows:
-            return
         epoch = self._writes.epoch
         whole = self._executing.attempt_plain(node, one_or_each(numbers), rows, epoch)
         if whole is not None:
@@ -166,14 +212,9 @@ class QuietRun:
         for number, batch in apart(rows, numbers):
             yield self._executing.attempt(node, number, batch, epoch)
 
-    def _give(self, stream: Stream, parts: list[tuple[pa.Table, np.ndarray]]) -> None:
-        """What a node gives, to those behind it here and elsewhere."""
-        rows, numbers = stream.empty, np.empty(0, np.int64)
-        if len(parts) == 1:
-            rows, numbers = parts[0]
-        elif parts:
-            rows = pa.concat_tables([one for one, _ in parts]).combine_chunks()
-            numbers = np.concatenate([one for _, one in parts])
-        self._given[stream.name] = rows, numbers
-        if rows.num_rows and stream.recorded:
-            self._recorded.append(recorded_rows(stream, numbers, rows))
+
+def _joined(pieces: list[Rows]) -> Rows:
+    if len(pieces) == 1:
+        return pieces[0]
+    rows = pa.concat_tables([one for one, _ in pieces]).combine_chunks()
+    return rows, np.concatenate([numbers for _, numbers in pieces])

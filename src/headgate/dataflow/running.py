@@ -27,7 +27,7 @@ from headgate.dataflow.order_of_units import Order
 from headgate.dataflow.policies import Chance, UnitPace, make_policy
 from headgate.dataflow.recording import arrival_of, recorded_schema, united
 from headgate.dataflow.signals import ended_in_order
-from headgate.dataflow.stepping import Stepped, Stepping
+from headgate.dataflow.stepping import Behind, Stepped, Stepping
 from headgate.dataflow.streams import BATCH, Stream
 from headgate.dataflow.under_way import News, UnderWay, node_inlet, restarted, stream_inlet
 from headgate.dataflow.workers import Shift
@@ -284,9 +284,18 @@ class Flows:
             return unit is not None
 
     @property
-    def _behind(self) -> Callable[[UnderWay], Unit | None] | None:
+    def _behind(self) -> Behind | None:
         """Who else may run in an epoch; with weak recovery one is of one batch."""
-        return None if self._is_weak else self._next
+        return None if self._is_weak else self._next_behind
+
+    def _next_behind(self, progress: UnderWay, unit: Unit) -> Unit | None:
+        """Who runs behind a unit in the same epoch: with FIFO the unit itself, where it takes many
+        batches at once and may, so that those behind it take as many at once in their turn."""
+        if self.declared.workers.policy == "fifo" and self.stepping.takes_many(unit):
+            order = self._order.over(progress)
+            if progress.is_ready(unit) and order.is_first(unit, progress.next_of(unit)):
+                return unit
+        return self._next(progress)
 
     def _next_with(self, arrival: Arrival | None) -> Unit | None:
         """Who runs next when this has come in."""
