@@ -45,7 +45,7 @@ from headgate.execution.interpreter import error_reason
 from headgate.execution.run import COMMITTED, OUTCOMES
 from headgate.query.kept_questions import KeptQuestions
 from headgate.state.objects import FAULT_WORDS
-from headgate.state.spaces import Slots
+from headgate.state.spaces import Slots, Words
 from headgate.state.table import Table
 from headgate.transactions import Transaction
 
@@ -75,6 +75,9 @@ class Attempted(NamedTuple):
     recorded: Recorded
     kept: pa.Array | None  # which of them committed; None: all
     changed: Mapping[str, Slots]
+    # These rows as they were, where they are kept.
+    before: Mapping[str, Words] | None = None
+    is_exact: bool = False  # nothing else changed, of what others did before in the epoch, too
 
 
 class Executing:
@@ -219,25 +222,28 @@ class Executing:
     ) -> None:  # fmt: skip
         for table in node.tables:
             writes.of(table.name)
-        shadow = None if is_last else writes.shadow(node.written)
-        part = self.attempt_plain(node, batch, events, writes.epoch)
+        part = self.attempt_plain(node, batch, events, writes.epoch, keeps=not is_last)
         if part is None:
+            shadow = None if is_last else writes.shadow(node.written)
             part = self.attempt(node, batch, events, writes.epoch)
-        writes.note(part.changed, node.written, shadow)
+            writes.note(part.changed, node.written, shadow)
+        else:
+            writes.note_exactly(part.changed, part.before)
         ran.results[node.name] = part.recorded
         for stream in node.gives:
             ran.given[stream.name] = flowing(stream, part)
 
     def attempt_plain(
-        self, node: Node, batch: int | np.ndarray, events: pa.Table, epoch: int
+        self, node: Node, batch: int | np.ndarray, events: pa.Table, epoch: int, *, keeps: bool
     ) -> Attempted | None:
         """Run events by the straight path where they are plain, of one batch or in the order of
-        several; else None, and nothing ran."""
-        plain = self._batches.attempt_plain(self._plain_terms(node), events, epoch)
+        several; else None, and nothing ran. With `keeps` the rows are kept as they were."""
+        plain = self._batches.attempt_plain(self._plain_terms(node), events, epoch, keeps=keeps)
         if plain is None:
             return None
-        events, made, changed = plain
-        return Attempted(*self._recorded(node, batch, events, made), changed)
+        events, (made, changed, before) = plain
+        recorded = self._recorded(node, batch, events, made)
+        return Attempted(*recorded, changed, before, is_exact=True)
 
     def attempt(self, node: Node, batch: int, events: pa.Table, epoch: int) -> Attempted:
         """Run the events of a batch, whatever they are."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from itertools import combinations
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -106,13 +106,15 @@ class QuietRun:
     ) -> None:  # fmt: skip
         self._unit, self._executing = unit, executing
         self._progress, self._writes, self._recorder = progress, writes, recorder
-        self._first = self._last = progress.next_of(unit)
+        self._first = progress.next_of(unit)
+        self._last = self._first - 1
         # What is to be told when all nodes have run: one that fails before it changes a row leaves
         # nothing.
         self._recorded: list[Recorded] = []
         self._came: dict[str, list[Rows]] = {}  # by stream, piece by piece
         self._staged: dict[str, int] = {}  # by node: rows that join its window
-        self._is_changed = False  # rows are, by the piece that runs
+        self._changes = self._rows = 0  # how often nodes changed rows, and over how many they ran
+        self._has_windows = any(node.window is not None for node in unit.nodes)
 
     def run(self, taken: TakenBatches, more: More) -> None:
         """Run all nodes over batches, and then over those behind them that are quiet, too; what
@@ -120,37 +122,81 @@ class QuietRun:
         began = self._executing.now()
         self._writes.begin()
         left: TakenBatches | None = taken
-        while left is not None:
-            try:
-                self._run_all(left)
-            except Exception:
-                if left is taken or self._is_changed or self._executing.is_stopped:
-                    raise
-                break  # those before it stand; it is raised when that batch comes first
-            self._last = left.last
-            room = BATCHES_MAX - (self._last + 1 - self._first)
-            left = more(self._last + 1, room, self._staged) if room > 0 else None
+        while left is not None and self._is_run(self._run_all, left, more):
+            left = self._more(more, self._staged)
         self._writes.keep()
         waited = self._progress.waited(self._unit, self._last, began)
         self._executing.meters.note_queue(self._unit.nodes, waited)
         self._tell()
 
-    def _run_all(self, taken: TakenBatches) -> None:
+    def _more(self, more: More, staged: Staged) -> TakenBatches | None:
+        """What may run behind that which has: where a window decides on it, all that may is known
+        only now."""
+        room = BATCHES_MAX - (self._last + 1 - self._first)
+        if not self._has_windows or room <= 0 or self._rows >= ROWS_MAX:
+            return None
+        return more(self._last + 1, room, staged)
+
+    def _is_run(self, run: Callable[..., None], taken: TakenBatches, *given: Any) -> bool:
+        """Run some batches; False where they cannot run, but those before have: what is wrong is
+        raised when they come first."""
+        changes, last = self._changes, self._last
+        try:
+            run(taken, *given)
+        except Exception:
+            if self._changes != changes or last < self._first or self._executing.is_stopped:
+                raise
+            self._last = last
+            return False
+        return True
+
+    def _run_all(self, taken: TakenBatches, more: More) -> None:
         """Run all nodes over some batches."""
-        self._is_changed, now = False, self._executing.now
-        came: dict[str, Rows] = {self._unit.needed[0]: (taken.rows, taken.numbers)}
-        for node in self._unit.nodes:
-            rows, numbers = came.get(node.taken[0], (None, None))
-            if rows is None or numbers is None or not rows.num_rows:
-                continue
-            began = now()
-            if node.window is not None:
-                self._staged[node.name] = self._staged.get(node.name, 0) + rows.num_rows
-            else:
-                came |= self._run(node, rows, numbers)
-            self._executing.meters.note_run(node.name, now() - began)
+        source, (first, *others) = self._unit.needed[0], self._unit.nodes
+        pieces: list[dict[str, Rows]] = []
+        self._run_first(taken, pieces)
+        if first.window is None and all(node.taken[0] != source for node in others):
+            self._fill(pieces, more)
+        came = pieces[0] if len(pieces) == 1 else {
+            name: _joined([one[name] for one in pieces]) for name in pieces[0]
+        }  # fmt: skip
+        for node in others:
+            came |= self._run_node(node, came)
         for name, piece in came.items():
             self._came.setdefault(name, []).append(piece)
+
+    def _run_first(self, taken: TakenBatches, pieces: list[dict[str, Rows]]) -> None:
+        came: dict[str, Rows] = {self._unit.needed[0]: (taken.rows, taken.numbers)}
+        came |= self._run_node(self._unit.nodes[0], came)
+        self._last = taken.last
+        self._rows += taken.rows.num_rows
+        pieces.append(came)
+
+    def _fill(self, pieces: list[dict[str, Rows]], more: More) -> None:
+        """Have the first node run more batches: of their rows those behind it get no more than it
+        gives, so it goes on for as long as no window can be whole by that."""
+        gives = [one.name for one in self._unit.nodes[0].gives]
+        while gives:
+            given = sum(max(one[name][0].num_rows for name in gives) for one in pieces)
+            staged = {node.name: self._staged.get(node.name, 0) + given
+                      for node in self._unit.nodes if node.window is not None}  # fmt: skip
+            left = self._more(more, staged)
+            if left is None or not self._is_run(self._run_first, left, pieces):
+                break
+
+    def _run_node(self, node: Node, came: Mapping[str, Rows]) -> dict[str, Rows]:
+        """Run a node over what came on its stream; what it gives, by stream."""
+        rows, numbers = came.get(node.taken[0], (None, None))
+        if rows is None or numbers is None or not rows.num_rows:
+            return {one.name: (one.empty, _NO_NUMBERS) for one in node.gives}
+        now = self._executing.now
+        began, found = now(), dict[str, Rows]()
+        if node.window is not None:
+            self._staged[node.name] = self._staged.get(node.name, 0) + rows.num_rows
+        else:
+            found = self._run(node, rows, numbers)
+        self._executing.meters.note_run(node.name, now() - began)
+        return found
 
     def _tell(self) -> None:
         """What the nodes did stands, with the epoch."""
@@ -186,8 +232,11 @@ class QuietRun:
         for table in node.tables:
             self._writes.of(table.name)
         for part in self._attempts(node, rows, numbers):
-            self._is_changed = True
-            self._writes.note(part.changed, node.written, None)
+            self._changes += 1
+            if part.is_exact:
+                self._writes.note_exactly(part.changed, None)
+            else:
+                self._writes.note(part.changed, node.written, None)
             self._writes.end_node()
             self._recorded.append(part.recorded)
             mine = part.recorded.batch
@@ -205,7 +254,8 @@ class QuietRun:
     def _attempts(self, node: Node, rows: pa.Table, numbers: np.ndarray) -> Iterator[Attempted]:
         """All at once where the events are plain and in order as they are; else by batch."""
         epoch = self._writes.epoch
-        whole = self._executing.attempt_plain(node, one_or_each(numbers), rows, epoch)
+        mine = one_or_each(numbers)
+        whole = self._executing.attempt_plain(node, mine, rows, epoch, keeps=False)
         if whole is not None:
             yield whole
             return

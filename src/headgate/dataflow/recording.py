@@ -378,8 +378,7 @@ def _indices(
             places = [known.setdefault(one, len(known)) for one in found.dictionary.to_pylist()]
             # One index more, behind them all, for rows that have no word.
             places.append(known.setdefault(None, len(known)))
-            indices = found.indices.fill_null(len(places) - 1).to_numpy()
-            parts.append(np.array(places, size)[indices])
+            parts.append(np.array(places, size)[_filled_indices(found, len(places) - 1)])
         else:
             parts.append(known.setdefault(word, len(known)))
     words = tuple("" if one is None else one for one in known)
@@ -392,6 +391,18 @@ def _indices(
         values[first : first + count] = found
         first += count
     return values, None if nothing is None else Nulls.of(values == nothing), words
+
+
+def _filled_indices(words: pa.Array, nothing: int) -> np.ndarray:
+    """The indices of words, and another one where there is none."""
+    indices = words.indices
+    valid, values = indices.buffers()
+    last = indices.offset + len(indices)
+    found = np.frombuffer(values, indices.type.to_pandas_dtype(), last)[indices.offset :]
+    if valid is None:
+        return found
+    bits = np.unpackbits(np.frombuffer(valid, np.uint8), count=last, bitorder="little")
+    return np.where(bits[indices.offset :], found, nothing)
 
 
 def recorded_schema(recorded: Stream | Node) -> Schema:

@@ -49,8 +49,13 @@ from headgate.engine.results import (
     results_arrow,
     with_epoch,
 )
-from headgate.engine.straight_path import Plain, StraightBatch, StraightPath, straight_of
-from headgate.engine.straight_results import Made
+from headgate.engine.straight_path import (
+    Plain,
+    StraightBatch,
+    StraightPart,
+    StraightPath,
+    straight_of,
+)
 from headgate.engine.stream import Idle, Streams, check_flush, latest_seen_us
 from headgate.engine.terms import Origin, Terms
 from headgate.execution.expiring import Expiring
@@ -397,9 +402,10 @@ class Batches:
         return batch, execution.changed
 
     def attempt_plain(
-        self, terms: Terms, events: pa.Table, epoch: int
-    ) -> tuple[pa.Table, Made, Mapping[str, Slots]] | None:
+        self, terms: Terms, events: pa.Table, epoch: int, *, keeps: bool = False
+    ) -> tuple[pa.Table, StraightPart] | None:
         """The same by the straight path, where the events are plain; else None, and nothing ran.
+        With `keeps` the rows that they change are kept as they were.
 
         The events come back as they ran: in order, in one piece.
         """
@@ -408,8 +414,8 @@ class Batches:
         if path is None or plain is None:
             return None
         with self._guard.all_or_stopped():
-            ran = path.run(plain, epoch)
-            return plain.events, ran.made(), ran.changed
+            part = path.run_part(plain, epoch, keeps=keeps)
+        return None if part is None else (plain.events, part)
 
     @property
     def is_durable(self) -> bool:

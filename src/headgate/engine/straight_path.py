@@ -36,7 +36,7 @@ from headgate.parallel.sections import LookAhead
 from headgate.state.columns import is_in_time, to_stored
 from headgate.state.fitting import one_array, unmarked
 from headgate.state.layout import STORED
-from headgate.state.spaces import EventRows, Slots
+from headgate.state.spaces import EventRows, Slots, Words
 from headgate.state.types import BOUNDS, PLAIN_KINDS, Column
 
 # By columns of these types one can sort as they stand.
@@ -45,6 +45,7 @@ _TIMES = frozenset(("timestamp", "date"))
 # Of so many events the results go to the log while the next ones run: as many as a piece of a
 # record has, and enough that another thread is worth its while.
 SECTION_EVENTS = PIECE_ROWS_MAX
+PART_OF_EPOCH = 1 << 48  # beyond all epochs: with it the number of one stands for a part of it
 
 
 class Plain(NamedTuple):
@@ -84,6 +85,14 @@ class StraightBatch(NamedTuple):
     written: Mapping[str, tuple[str, ...]]  # by table: the only columns that rows may differ in
     made: Callable[[], Made]
     logged: Callable[[Made], pa.RecordBatch | PlainBatch]  # the results as the log takes them
+
+
+class StraightPart(NamedTuple):
+    """What running a plain batch as a part of an epoch gave."""
+
+    made: Made
+    changed: dict[str, Slots]  # all that it changed, also what others did before in the epoch
+    before: dict[str, Words] | None  # these rows as they were, where they are kept
 
 
 def straight_of(terms: Terms, executor: Executor) -> StraightPath | None:
@@ -303,7 +312,20 @@ class StraightPath:
         """How many may work on a batch."""
         return self._terms.scheme.threads
 
-    def run(self, plain: Plain, epoch: int, begun: OpenRecord | None = None) -> StraightBatch:
+    def run_part(self, plain: Plain, epoch: int, *, keeps: bool) -> StraightPart | None:
+        """Run a plain batch as a part of an epoch that commits later; None, and nothing ran, where
+        rows are to be kept, and not one thread has all of them at hand."""
+        if keeps and (not plain.scheme.is_serial or self._program.is_dynamic):
+            return None
+        # A kernel lists a row once in an epoch: that of a part is its own, until it has run.
+        ran = self.run(plain, epoch | PART_OF_EPOCH, keeps=keeps)
+        before = self._run.images() if keeps else None
+        self._run.restamp(epoch)
+        return StraightPart(ran.made(), ran.changed, before)
+
+    def run(
+        self, plain: Plain, epoch: int, begun: OpenRecord | None = None, *, keeps: bool = False
+    ) -> StraightBatch:
         """Run a plain batch; where a record of the log is begun, the results go into it."""
         given = plain.given
         outs = []  # by transaction: words of its output x positions
@@ -315,7 +337,7 @@ class StraightPath:
         def interpret(position: int) -> str | None:
             return self._interpreted(plain, outs, position, epoch)
 
-        self._run.begin(given, epoch)
+        self._run.begin(given, epoch, keeps=keeps)
         aborted = None if plain.scheme.is_serial else self._run_shared(plain)
         if aborted is None:
             aborted = self._run_in_order(plain, outs, interpret, begun)
@@ -410,9 +432,14 @@ class StraightPath:
         program.find_all(work)
         work.out_layout = signature.out_layout
         work.out = None if work.out_layout is None else outs[number]
+        before = {
+            (access.table.name, slot): program.tables[access.table.name].words[slot].copy()
+            for access, slots in zip(signature.accesses, work.slots, strict=True)
+            for slot in (slots.tolist() if self._run.keeps else ())
+        }
         reason = program.interpreters[number].run(work, 0, position, epoch)
         for table, slot in work.changes:
-            self._run.note_change(table, slot)
+            self._run.note_change(table, slot, before.get((table, slot)))
         return reason
 
 
