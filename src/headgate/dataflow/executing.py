@@ -23,7 +23,7 @@ from headgate.dataflow.handles import NodeMeters
 from headgate.dataflow.nodes import Node, Unit
 from headgate.dataflow.order_of_units import ReadTable
 from headgate.dataflow.procedures import INSERTED, Procedure
-from headgate.dataflow.recording import WORDS, Recorded, Recorder, Word
+from headgate.dataflow.recording import WORDS, Recorded, Recorder, Word, one_or_each
 from headgate.dataflow.signals import Interrupts
 from headgate.dataflow.streams import Stream
 from headgate.dataflow.tx import Tx, batches_of
@@ -32,6 +32,7 @@ from headgate.dataflow.windows import slides
 from headgate.dataflow.writes import WriteRefused, Writes
 from headgate.engine.batch import Batches
 from headgate.engine.journal import Guard
+from headgate.engine.straight_path import Until
 from headgate.engine.straight_results import Made
 from headgate.engine.terms import Terms, understood
 from headgate.errors import (
@@ -234,14 +235,22 @@ class Executing:
             ran.given[stream.name] = flowing(stream, part)
 
     def attempt_plain(
-        self, node: Node, batch: int | np.ndarray, events: pa.Table, epoch: int, *, keeps: bool
-    ) -> Attempted | None:
+        self, node: Node, batch: int | np.ndarray, events: pa.Table, epoch: int, *, keeps: bool,
+        until: Until | None = None,
+    ) -> Attempted | None:  # fmt: skip
         """Run events by the straight path where they are plain, of one batch or in the order of
-        several; else None, and nothing ran. With `keeps` the rows are kept as they were."""
-        plain = self._batches.attempt_plain(self._plain_terms(node), events, epoch, keeps=keeps)
+        several; else None, and nothing ran. With `keeps` the rows are kept as they were; by `until`
+        only the first of them run, as many as there are results."""
+        plain = self._batches.attempt_plain(
+            self._plain_terms(node), events, epoch, keeps=keeps, until=until
+        )
         if plain is None:
             return None
         events, (made, changed, before) = plain
+        if made.num_rows < events.num_rows:
+            events = events.slice(0, made.num_rows)
+        if isinstance(batch, np.ndarray):
+            batch = one_or_each(batch[: made.num_rows])
         recorded = self._recorded(node, batch, events, made)
         return Attempted(*recorded, changed, before, is_exact=True)
 

@@ -9,7 +9,8 @@ table that one of them writes, and no window can become whole before the last ba
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import combinations
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -22,19 +23,21 @@ from headgate.dataflow.nodes import Node, Unit
 from headgate.dataflow.procedures import Procedure
 from headgate.dataflow.recording import Recorded, Recorder, one_or_each, recorded_rows, said
 from headgate.dataflow.runs import TakenBatches, apart
-from headgate.dataflow.streams import Stream
 from headgate.dataflow.under_way import UnderWay
 from headgate.dataflow.writes import Writes
+from headgate.engine.straight_path import Until
 
 BATCHES_MAX = 4096  # at once: calls wait for them
 ROWS_MAX = 65_536
+AHEAD_ROWS = 64  # that may be looked up for nothing, beside as many as a window takes
 
 Staged: TypeAlias = Mapping[str, int]  # by node: how many rows are to join its window
 NONE_STAGED: Staged = MappingProxyType({})
 Rows: TypeAlias = tuple[pa.Table, np.ndarray]  # and the batch of each
 _NO_NUMBERS = np.empty(0, np.int64)
-# The quiet batches from a number on, at most so many, when these are staged; None: there are none.
-More: TypeAlias = Callable[[int, int, Staged], TakenBatches | None]
+# The quiet batches from a number on, at most so many, when these are staged, or all that come; None:
+# there are none.
+More: TypeAlias = Callable[[int, int, Staged | None], TakenBatches | None]
 
 
 def quiet_count(unit: Unit) -> int:
@@ -70,17 +73,22 @@ def _held(node: Node) -> set[str]:
 
 
 def quiet_batches(
-    unit: Unit, progress: UnderWay, first: int, count: int, staged: Staged = NONE_STAGED
+    unit: Unit, progress: UnderWay, first: int, count: int, staged: Staged | None = NONE_STAGED
 ) -> TakenBatches | None:
     """Batches of a unit from one on, at most so many, up to the first that is not quiet; some have
-    run before them, and their rows are staged."""
+    run before them, and their rows are staged. None staged: those that come, quiet or not."""
     stream = unit.needed[0]
-    rooms = [_room(node, progress) - staged.get(node.name, 0) for node in unit.nodes if node.window]
-    room = min([ROWS_MAX, *rooms])
+    room = ROWS_MAX if staged is None else min(ROWS_MAX, rows_to_fill(unit, progress, staged))
     taken = progress.taken(stream, first, min(progress.closed(stream), first + count - 1))
     if taken.rows.num_rows >= room:  # the row that fills it makes its batch another
         taken = taken.up_to(int(taken.numbers[room - 1]) - 1 if room > 0 else first - 1)
     return taken if taken.last >= first else None
+
+
+def rows_to_fill(unit: Unit, progress: UnderWay, staged: Staged) -> int:
+    """How many rows make a window of a unit whole; where it has none, more than there can be."""
+    rooms = [_room(node, progress) - staged.get(node.name, 0) for node in unit.nodes if node.window]
+    return min(rooms, default=sys.maxsize)
 
 
 def _room(node: Node, progress: UnderWay) -> int:
@@ -114,7 +122,12 @@ class QuietRun:
         self._came: dict[str, list[Rows]] = {}  # by stream, piece by piece
         self._staged: dict[str, int] = {}  # by node: rows that join its window
         self._changes = self._rows = 0  # how often nodes changed rows, and over how many they ran
+        self._now: dict[str, Rows] = {}  # of the piece that runs: what came, by stream
         self._has_windows = any(node.window is not None for node in unit.nodes)
+        # Whether all that comes to windows comes by the first node, a transaction.
+        first, *others = unit.nodes
+        is_first = first.window is None and first.gives
+        self._is_led = bool(is_first) and not any(unit.needed[0] in one.taken for one in others)
 
     def run(self, taken: TakenBatches, more: More) -> None:
         """Run all nodes over batches, and then over those behind them that are quiet, too; what
@@ -129,7 +142,7 @@ class QuietRun:
         self._executing.meters.note_queue(self._unit.nodes, waited)
         self._tell()
 
-    def _more(self, more: More, staged: Staged) -> TakenBatches | None:
+    def _more(self, more: More, staged: Staged | None) -> TakenBatches | None:
         """What may run behind that which has: where a window decides on it, all that may is known
         only now."""
         room = BATCHES_MAX - (self._last + 1 - self._first)
@@ -152,51 +165,80 @@ class QuietRun:
 
     def _run_all(self, taken: TakenBatches, more: More) -> None:
         """Run all nodes over some batches."""
-        source, (first, *others) = self._unit.needed[0], self._unit.nodes
-        pieces: list[dict[str, Rows]] = []
-        self._run_first(taken, pieces)
-        if first.window is None and all(node.taken[0] != source for node in others):
-            self._fill(pieces, more)
-        came = pieces[0] if len(pieces) == 1 else {
-            name: _joined([one[name] for one in pieces]) for name in pieces[0]
-        }  # fmt: skip
+        first, *others = self._unit.nodes
+        ahead = self._ahead(more) if self._is_led else None
+        if ahead is None or not self._run_led(first, ahead):
+            self._run_first(first, taken)
         for node in others:
-            came |= self._run_node(node, came)
-        for name, piece in came.items():
+            self._run_node(node)
+        for name, piece in self._now.items():
             self._came.setdefault(name, []).append(piece)
 
-    def _run_first(self, taken: TakenBatches, pieces: list[dict[str, Rows]]) -> None:
-        came: dict[str, Rows] = {self._unit.needed[0]: (taken.rows, taken.numbers)}
-        came |= self._run_node(self._unit.nodes[0], came)
-        self._last = taken.last
-        self._rows += taken.rows.num_rows
-        pieces.append(came)
+    def _run_first(self, first: Node, taken: TakenBatches) -> None:
+        self._now = {self._unit.needed[0]: (taken.rows, taken.numbers)}
+        self._run_node(first)
+        self._last, self._rows = taken.last, self._rows + taken.rows.num_rows
 
-    def _fill(self, pieces: list[dict[str, Rows]], more: More) -> None:
-        """Have the first node run more batches: of their rows those behind it get no more than it
-        gives, so it goes on for as long as no window can be whole by that."""
-        gives = [one.name for one in self._unit.nodes[0].gives]
-        while gives:
-            given = sum(max(one[name][0].num_rows for name in gives) for one in pieces)
-            staged = {node.name: self._staged.get(node.name, 0) + given
-                      for node in self._unit.nodes if node.window is not None}  # fmt: skip
-            left = self._more(more, staged)
-            if left is None or not self._is_run(self._run_first, left, pieces):
-                break
-
-    def _run_node(self, node: Node, came: Mapping[str, Rows]) -> dict[str, Rows]:
-        """Run a node over what came on its stream; what it gives, by stream."""
-        rows, numbers = came.get(node.taken[0], (None, None))
-        if rows is None or numbers is None or not rows.num_rows:
-            return {one.name: (one.empty, _NO_NUMBERS) for one in node.gives}
-        now = self._executing.now
-        began, found = now(), dict[str, Rows]()
-        if node.window is not None:
-            self._staged[node.name] = self._staged.get(node.name, 0) + rows.num_rows
-        else:
-            found = self._run(node, rows, numbers)
-        self._executing.meters.note_run(node.name, now() - began)
+    def _ahead(self, more: More) -> TakenBatches | None:
+        """The batches that come next: some more than a window takes if all of their rows came to
+        it."""
+        limit = AHEAD_ROWS + 2 * rows_to_fill(self._unit, self._progress, self._staged)
+        found = self._more(more, None)
+        if found is not None and found.rows.num_rows > limit:
+            found = found.up_to(int(found.numbers[limit]) - 1)
         return found
+
+    def _run_led(self, first: Node, ahead: TakenBatches) -> bool:
+        """Have the first node run the batches ahead for as long as no window can be whole by what
+        it gives, of which those behind it give no more; False where it cannot be told."""
+        numbers, fill = ahead.numbers, rows_to_fill(self._unit, self._progress, self._staged)
+        count = len(numbers)
+
+        def until(done: int, committed: int) -> int:
+            filled = done + fill - committed - 1  # that row would fill it, if all came to it
+            if filled >= count:
+                return count
+            return int(np.searchsorted(numbers, numbers[filled])) if filled > done else done
+
+        if not count:
+            return False
+        self._now = {self._unit.needed[0]: (ahead.rows, numbers)}
+        ran = self._run_node(first, until)
+        if ran is None:
+            return False
+        self._now[self._unit.needed[0]] = ahead.rows.slice(0, ran), numbers[:ran]
+        self._last = ahead.last if ran == count else int(numbers[ran]) - 1
+        self._rows += ran
+        return True
+
+    def _run_node(self, node: Node, until: Until | None = None) -> int | None:
+        """Run a node over what came on its stream, or the first of it; returns how many rows, None
+        where it is not told how many it can."""
+        rows, numbers = self._now.get(node.taken[0], (None, None))
+        if rows is None or numbers is None or not rows.num_rows:
+            return 0
+        now, ran = self._executing.now, rows.num_rows
+        began = now()
+        if node.window is not None:
+            self._staged[node.name] = self._staged.get(node.name, 0) + ran
+        elif until is None:
+            self._run(node, self._attempts(node, rows, numbers))
+        else:
+            self._writes_of(node)
+            epoch = self._writes.epoch
+            part = self._executing.attempt_plain(
+                node, numbers, rows, epoch, keeps=False, until=until
+            )
+            if part is None:
+                return None
+            ran = part.recorded.count
+            self._run(node, [part])
+        self._executing.meters.note_run(node.name, now() - began)
+        return ran
+
+    def _writes_of(self, node: Node) -> None:
+        for table in node.tables:
+            self._writes.of(table.name)
 
     def _tell(self) -> None:
         """What the nodes did stands, with the epoch."""
@@ -226,12 +268,10 @@ class QuietRun:
         taken = np.unique(numbers)
         self._recorder.add(Recorded(len(taken), said(node.name), taken, {}))
 
-    def _run(self, node: Node, rows: pa.Table, numbers: np.ndarray) -> dict[str, Rows]:
-        """A transaction runs all events, batch after batch; what it gives, by stream."""
+    def _run(self, node: Node, parts: Iterable[Attempted]) -> None:
+        """A transaction runs events, batch after batch; what it gives comes now."""
         given: dict[str, list[Rows]] = {one.name: [] for one in node.gives}
-        for table in node.tables:
-            self._writes.of(table.name)
-        for part in self._attempts(node, rows, numbers):
+        for part in parts:
             self._changes += 1
             if part.is_exact:
                 self._writes.note_exactly(part.changed, None)
@@ -244,15 +284,14 @@ class QuietRun:
             for stream in node.gives:
                 kept = of_each if part.kept is None else of_each[part.kept.to_numpy(False)]
                 given[stream.name].append((flowing(stream, part), kept))
-        found = {name: _joined(pieces) for name, pieces in given.items()}
         for stream in node.gives:
-            rows, numbers = found[stream.name]
+            rows, numbers = self._now[stream.name] = _joined(given[stream.name])
             if rows.num_rows and stream.recorded:
                 self._recorded.append(recorded_rows(stream, numbers, rows))
-        return found
 
     def _attempts(self, node: Node, rows: pa.Table, numbers: np.ndarray) -> Iterator[Attempted]:
         """All at once where the events are plain and in order as they are; else by batch."""
+        self._writes_of(node)
         epoch = self._writes.epoch
         mine = one_or_each(numbers)
         whole = self._executing.attempt_plain(node, mine, rows, epoch, keeps=False)

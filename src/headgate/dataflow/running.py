@@ -12,7 +12,7 @@ With weak recovery an epoch is all that the graph does with one batch, and the l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 

@@ -277,8 +277,9 @@ class Stepping:
             progress.finish(node, batch)
 
     def _quiet_batches(
-        self, unit: Unit, progress: UnderWay, first: int, count: int, staged: Staged = NONE_STAGED
-    ) -> TakenBatches | None:
+        self, unit: Unit, progress: UnderWay, first: int, count: int,
+        staged: Staged | None = NONE_STAGED,
+    ) -> TakenBatches | None:  # fmt: skip
         """Batches of a unit from one on that it may run at once, because nothing aborts them."""
         count = min(count, self._quiet[unit.name])
         if not count or unit.name in self._onlookers:
@@ -316,7 +317,7 @@ class Stepping:
         self, unit: Unit, taken: TakenBatches, progress: UnderWay, writes: Writes,
         recorder: Recorder,
     ) -> None:  # fmt: skip
-        def more(first: int, count: int, staged: Staged) -> TakenBatches | None:
+        def more(first: int, count: int, staged: Staged | None) -> TakenBatches | None:
             is_alone = self._is_one_by_one or self._quiet[unit.name] == 1
             if is_alone or self._lock.is_wanted:
                 return None

@@ -54,6 +54,7 @@ from headgate.engine.straight_path import (
     StraightBatch,
     StraightPart,
     StraightPath,
+    Until,
     straight_of,
 )
 from headgate.engine.stream import Idle, Streams, check_flush, latest_seen_us
@@ -402,10 +403,11 @@ class Batches:
         return batch, execution.changed
 
     def attempt_plain(
-        self, terms: Terms, events: pa.Table, epoch: int, *, keeps: bool = False
-    ) -> tuple[pa.Table, StraightPart] | None:
+        self, terms: Terms, events: pa.Table, epoch: int, *, keeps: bool = False,
+        until: Until | None = None,
+    ) -> tuple[pa.Table, StraightPart] | None:  # fmt: skip
         """The same by the straight path, where the events are plain; else None, and nothing ran.
-        With `keeps` the rows that they change are kept as they were.
+        With `keeps` the rows that they change are kept as they were; by `until` not all run.
 
         The events come back as they ran: in order, in one piece.
         """
@@ -414,7 +416,7 @@ class Batches:
         if path is None or plain is None:
             return None
         with self._guard.all_or_stopped():
-            part = path.run_part(plain, epoch, keeps=keeps)
+            part = path.run_part(plain, epoch, keeps=keeps, until=until)
         return None if part is None else (plain.events, part)
 
     @property

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -45,6 +45,8 @@ _TIMES = frozenset(("timestamp", "date"))
 # Of so many events the results go to the log while the next ones run: as many as a piece of a
 # record has, and enough that another thread is worth its while.
 SECTION_EVENTS = PIECE_ROWS_MAX
+# How many events have run, and how many of them have committed -> up to which one to run next.
+Until: TypeAlias = Callable[[int, int], int]
 PART_OF_EPOCH = 1 << 48  # beyond all epochs: with it the number of one stands for a part of it
 
 
@@ -312,20 +314,25 @@ class StraightPath:
         """How many may work on a batch."""
         return self._terms.scheme.threads
 
-    def run_part(self, plain: Plain, epoch: int, *, keeps: bool) -> StraightPart | None:
-        """Run a plain batch as a part of an epoch that commits later; None, and nothing ran, where
-        rows are to be kept, and not one thread has all of them at hand."""
-        if keeps and (not plain.scheme.is_serial or self._program.is_dynamic):
+    def run_part(
+        self, plain: Plain, epoch: int, *, keeps: bool, until: Until | None = None
+    ) -> StraightPart | None:
+        """Run a plain batch as a part of an epoch that commits later, or the events of it that
+        `until` says; None, and nothing ran, where rows are to be kept or an end to be found, and
+        not one thread has all of it at hand."""
+        is_shared, is_dynamic = not plain.scheme.is_serial, self._program.is_dynamic
+        if (keeps or until is not None) and (is_shared or is_dynamic):
             return None
         # A kernel lists a row once in an epoch: that of a part is its own, until it has run.
-        ran = self.run(plain, epoch | PART_OF_EPOCH, keeps=keeps)
+        ran = self.run(plain, epoch | PART_OF_EPOCH, keeps=keeps, until=until)
         before = self._run.images() if keeps else None
         self._run.restamp(epoch)
         return StraightPart(ran.made(), ran.changed, before)
 
     def run(
-        self, plain: Plain, epoch: int, begun: OpenRecord | None = None, *, keeps: bool = False
-    ) -> StraightBatch:
+        self, plain: Plain, epoch: int, begun: OpenRecord | None = None, *, keeps: bool = False,
+        until: Until | None = None,
+    ) -> StraightBatch:  # fmt: skip
         """Run a plain batch; where a record of the log is begun, the results go into it."""
         given = plain.given
         outs = []  # by transaction: words of its output x positions
@@ -339,7 +346,12 @@ class StraightPath:
 
         self._run.begin(given, epoch, keeps=keeps)
         aborted = None if plain.scheme.is_serial else self._run_shared(plain)
-        if aborted is None:
+        if until is not None:
+            count = self._run_until(until, given.count, interpret)
+            aborted, plain, outs = self._run.aborted, _cut(plain, count), [
+                out[:, :count] for out in outs
+            ]  # fmt: skip
+        elif aborted is None:
             aborted = self._run_in_order(plain, outs, interpret, begun)
         return StraightBatch(
             self._run.changed(),
@@ -357,6 +369,17 @@ class StraightPath:
             scheduler.note_pace(scheduler.clock.monotonic() - began, count)
             scheduler.note_aborts(count, len(aborted))
         return aborted
+
+    def _run_until(self, until: Until, count: int, interpret: Interpret) -> int:
+        """Run events as far as is said, piece by piece; returns how many ran."""
+        done = 0
+        while done < count:
+            end = until(done, done - len(self._run.aborted))
+            if end <= done:
+                break
+            self._run.run(done, end, interpret)
+            done = end
+        return done
 
     def _run_in_order(
         self,
@@ -441,6 +464,14 @@ class StraightPath:
         for table, slot in work.changes:
             self._run.note_change(table, slot, before.get((table, slot)))
         return reason
+
+
+def _cut(plain: Plain, count: int) -> Plain:
+    """The first events of a plain batch that ran, for its results."""
+    route = plain.given.route
+    given = Given(count, [], [], None if route is None else route[:count])
+    order = [column.slice(0, count) for column in plain.order]
+    return plain._replace(events=plain.events.slice(0, count), given=given, order=order)
 
 
 def _key(column: Column) -> tuple[str, str]:
