@@ -56,6 +56,8 @@ def fitted(
 
     With `all_of` they have no other columns; else those are left out, as a sink does.
     """
+    if isinstance(given, pa.Table) and _is_fitting(given, stream):
+        return given, None
     table = as_table(given, stream.schema, where)
     require_columns(table, stream.schema.names, where)
     others = [name for name in table.column_names if name not in stream.schema]

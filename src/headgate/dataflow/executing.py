@@ -227,12 +227,21 @@ class Executing:
         if part is None:
             shadow = None if is_last else writes.shadow(node.written)
             part = self.attempt(node, batch, events, writes.epoch)
-            writes.note(part.changed, node.written, shadow)
+            self.note(part, node, writes, shadow)
         else:
             writes.note_exactly(part.changed, part.before)
         ran.results[node.name] = part.recorded
         for stream in node.gives:
             ran.given[stream.name] = flowing(stream, part)
+
+    def note(
+        self, part: Attempted, node: Node, writes: Writes, shadow: Mapping[str, Words] | None
+    ) -> None:
+        """What a transaction changed; without a shadow nothing will ever undo it."""
+        if shadow is None and part.is_exact:
+            writes.note_exactly(part.changed, None)
+        else:
+            writes.note(part.changed, node.written, shadow)
 
     def attempt_plain(
         self, node: Node, batch: int | np.ndarray, events: pa.Table, epoch: int, *, keeps: bool,
@@ -257,8 +266,8 @@ class Executing:
     def attempt(self, node: Node, batch: int, events: pa.Table, epoch: int) -> Attempted:
         """Run the events of a batch, whatever they are."""
         terms = self._batches.carrying(self.terms(node), events.schema)
-        results, changed = self._batches.attempt(terms, events, epoch)
-        return Attempted(*_recorded(batch, results), changed)
+        results, changed, is_exact = self._batches.attempt(terms, events, epoch)
+        return Attempted(*_recorded(batch, results), changed, is_exact=is_exact)
 
     def _recorded(
         self, node: Node, batch: int | np.ndarray, events: pa.Table, made: Made
@@ -365,7 +374,9 @@ def _fitting(stream: Stream, rows: Any, where: str) -> pa.Table:
     if rows is None:
         return stream.empty
     told = f"{where}: output {stream.name!r}"
-    table, faults = fitted([rows] if isinstance(rows, Mapping) else rows, stream, told, all_of=True)
+    if not isinstance(rows, pa.Table) and isinstance(rows, Mapping):
+        rows = [rows]
+    table, faults = fitted(rows, stream, told, all_of=True)
     if faults is not None:
         place = int(faults.nonzero()[0][0])
         number, kind = divmod(int(faults[place]), 256)

@@ -273,10 +273,7 @@ class QuietRun:
         given: dict[str, list[Rows]] = {one.name: [] for one in node.gives}
         for part in parts:
             self._changes += 1
-            if part.is_exact:
-                self._writes.note_exactly(part.changed, None)
-            else:
-                self._writes.note(part.changed, node.written, None)
+            self._executing.note(part, node, self._writes, None)
             self._writes.end_node()
             self._recorded.append(part.recorded)
             mine = part.recorded.batch

@@ -171,7 +171,7 @@ class Stepping:
             inlets = progress.inlets() if self._batches.is_durable else {}
             self._batches.commit_flow(writes.changed(), recorded, origin, inlets, border)
             now = self._batches.clock.monotonic()
-            news = progress.settle(now, has_takers=self.has_workers)
+            news = progress.settle(now, self._memory.inlets, has_takers=self.has_workers)
             self.standing.note(self._memory.inlets)
             self._note_aligned()
         if arrival is not None and not self._batches.is_rerunning:

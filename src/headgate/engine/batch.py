@@ -50,6 +50,7 @@ from headgate.engine.results import (
     with_epoch,
 )
 from headgate.engine.straight_path import (
+    PART_OF_EPOCH,
     Plain,
     StraightBatch,
     StraightPart,
@@ -388,19 +389,25 @@ class Batches:
 
     def attempt(
         self, terms: Terms, events: pa.Table, epoch: int
-    ) -> tuple[pa.RecordBatch, Mapping[str, Slots]]:
-        """Run events as a part of an epoch that commits later: their results, the slots changed."""
+    ) -> tuple[pa.RecordBatch, Mapping[str, Slots], bool]:
+        """Run events as a part of an epoch that commits later: their results, the slots changed,
+        and whether these are all, with those that others changed before in the epoch."""
         executor = self.executor(terms.route.transactions, terms.updates)
         program = executor.program
         arranged = arranger_of(terms, program).arrange(events, None)
+        # Versions of rows are of the epoch itself.
+        is_exact = not program.trailed and not program.sets_expiry
+        given = epoch | PART_OF_EPOCH if is_exact else epoch
         with self._guard.all_or_stopped():
             program.resolve(arranged.works)
             execution = executor.execute(
-                arranged.works, arranged.order, arranged.route, epoch, terms.scheme, terms.isolation
+                arranged.works, arranged.order, arranged.route, given, terms.scheme, terms.isolation
             )
             arranged = in_commit_order(arranged, execution, terms)
             batch, _ = build_results(terms, arranged, execution, program)
-        return batch, execution.changed
+            for name, slots in execution.changed.items() if is_exact else ():
+                program.tables[name].restamp(slots, epoch)
+        return batch, execution.changed, is_exact
 
     def attempt_plain(
         self, terms: Terms, events: pa.Table, epoch: int, *, keeps: bool = False,

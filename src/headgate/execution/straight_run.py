@@ -23,11 +23,9 @@ from headgate.kernels.frame import ABORTED, ABORTED_COUNT, COUNT, EPOCH, REASON,
 from headgate.kernels.generating_look_ups import is_found_late
 from headgate.kernels.pointers import address
 from headgate.kernels.serial import BLOCK_EVENTS
-from headgate.state.layout import HEADER_EPOCH_SHIFT
 from headgate.state.spaces import Slots, Words
 from headgate.state.table import Access
 
-HEADER_FLAGS = (1 << HEADER_EPOCH_SHIFT) - 1
 Interpret = Callable[[int], str | None]  # a position -> why its event did not commit
 Share = Callable[[SharedBatch], bool]  # run by several threads; False when it was put back
 
@@ -249,8 +247,7 @@ class StraightRun:
         for number, rows in enumerate(self._tables):
             slots = self._kept[f"changed_{number}"][: int(self._counts[2 * number])]
             if len(slots):
-                flags = rows.words[slots, 0] & HEADER_FLAGS
-                rows.words[slots, 0] = (epoch << HEADER_EPOCH_SHIFT) | flags
+                rows.restamp(slots, epoch)
 
     def note_change(self, table: str, slot: int, before: Words | None) -> None:
         """A row that the interpreter changed, and what it was."""
