@@ -148,7 +148,8 @@ class QuietRun:
         room = BATCHES_MAX - (self._last + 1 - self._first)
         if not self._has_windows or room <= 0 or self._rows >= ROWS_MAX:
             return None
-        return more(self._last + 1, room, staged)
+        is_all = self._progress.closed(self._unit.needed[0]) <= self._last
+        return None if is_all else more(self._last + 1, room, staged)
 
     def _is_run(self, run: Callable[..., None], taken: TakenBatches, *given: Any) -> bool:
         """Run some batches; False where they cannot run, but those before have: what is wrong is
@@ -166,7 +167,8 @@ class QuietRun:
     def _run_all(self, taken: TakenBatches, more: More) -> None:
         """Run all nodes over some batches."""
         first, *others = self._unit.nodes
-        ahead = self._ahead(more) if self._is_led else None
+        is_all = self._progress.closed(self._unit.needed[0]) <= taken.last
+        ahead = self._ahead(more) if self._is_led and not is_all else None
         if ahead is None or not self._run_led(first, ahead):
             self._run_first(first, taken)
         for node in others:

@@ -291,9 +291,9 @@ class Flows:
     def _next_behind(self, progress: UnderWay, unit: Unit) -> Unit | None:
         """Who runs behind a unit in the same epoch: with FIFO the unit itself, where it takes many
         batches at once and may, so that those behind it take as many at once in their turn."""
-        if self.declared.workers.policy == "fifo" and self.stepping.takes_many(unit):
-            order = self._order.over(progress)
-            if progress.is_ready(unit) and order.is_first(unit, progress.next_of(unit)):
+        is_fifo = self.declared.workers.policy == "fifo"
+        if is_fifo and progress.is_ready(unit) and self.stepping.takes_many(unit):
+            if self._order.over(progress).is_first(unit, progress.next_of(unit)):
                 return unit
         return self._next(progress)
 
