@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headgate.dataflow.runs import BatchRun
+from headgate.dataflow.runs import BatchRun, repeated
 from headgate.dataflow.streams import Stream
 from headgate.dataflow.under_way import UnderWay
 from headgate.engine.events import as_table, require_columns
@@ -115,7 +115,7 @@ def arrived(given: Any, stream: Stream, progress: UnderWay, origin: Origin | Non
     before = progress.flushed_us(stream.name)
     if stream.batch is None:  # what comes in at once is one
         closed = progress.closed(stream.name) + (1 if table.num_rows else 0)
-        numbers = np.broadcast_to(np.int64(closed), table.num_rows)
+        numbers = repeated(closed, table.num_rows)
         return Arrival(stream, table, numbers, closed, aside, outcomes, reasons, origin, before)
     numbers, closed, late = _numbered(table, stream, progress)
     if late.any():

