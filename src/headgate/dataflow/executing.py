@@ -32,6 +32,7 @@ from headgate.dataflow.windows import slides
 from headgate.dataflow.writes import WriteRefused, Writes
 from headgate.engine.batch import Batches
 from headgate.engine.journal import Guard
+from headgate.engine.parts import Parts
 from headgate.engine.straight_path import Until
 from headgate.engine.straight_results import Made
 from headgate.engine.terms import Terms, understood
@@ -86,6 +87,7 @@ class Executing:
 
     def __init__(self, batches: Batches, meters: NodeMeters, guard: Guard) -> None:
         self._batches, self._guard = batches, guard
+        self._parts = Parts(batches.executor, guard)
         self.meters: NodeMeters = meters
         self.now = batches.clock.monotonic
         self._questions: dict[str, KeptQuestions] = {}  # by procedure
@@ -250,12 +252,12 @@ class Executing:
         """Run events by the straight path where they are plain, of one batch or in the order of
         several; else None, and nothing ran. With `keeps` the rows are kept as they were; by `until`
         only the first of them run, as many as there are results."""
-        plain = self._batches.attempt_plain(
+        plain = self._parts.run_plain(
             self._plain_terms(node), events, epoch, keeps=keeps, until=until
         )
         if plain is None:
             return None
-        events, (made, changed, before) = plain
+        events, made, changed, before = plain
         if made.num_rows < events.num_rows:
             events = events.slice(0, made.num_rows)
         if isinstance(batch, np.ndarray):
@@ -266,7 +268,7 @@ class Executing:
     def attempt(self, node: Node, batch: int, events: pa.Table, epoch: int) -> Attempted:
         """Run the events of a batch, whatever they are."""
         terms = self._batches.carrying(self.terms(node), events.schema)
-        results, changed, is_exact = self._batches.attempt(terms, events, epoch)
+        results, changed, is_exact = self._parts.run(terms, events, epoch)
         return Attempted(*_recorded(batch, results), changed, is_exact=is_exact)
 
     def _recorded(

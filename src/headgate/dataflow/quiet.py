@@ -35,8 +35,7 @@ Staged: TypeAlias = Mapping[str, int]  # by node: how many rows are to join its 
 NONE_STAGED: Staged = MappingProxyType({})
 Rows: TypeAlias = tuple[pa.Table, np.ndarray]  # and the batch of each
 _NO_NUMBERS = np.empty(0, np.int64)
-# The quiet batches from a number on, at most so many, when these are staged, or all that come; None:
-# there are none.
+# The quiet batches from a number on, at most so many, when these are staged, or all that come.
 More: TypeAlias = Callable[[int, int, Staged | None], TakenBatches | None]
 
 
@@ -202,7 +201,7 @@ class QuietRun:
                 return count
             return int(np.searchsorted(numbers, numbers[filled])) if filled > done else done
 
-        if not count:
+        if not count or not until(0, 0):
             return False
         self._now = {self._unit.needed[0]: (ahead.rows, numbers)}
         ran = self._run_node(first, until)
@@ -219,7 +218,7 @@ class QuietRun:
         rows, numbers = self._now.get(node.taken[0], (None, None))
         if rows is None or numbers is None or not rows.num_rows:
             return 0
-        now, ran = self._executing.now, rows.num_rows
+        now, ran = self._executing.now, int(rows.num_rows)
         began = now()
         if node.window is not None:
             self._staged[node.name] = self._staged.get(node.name, 0) + ran
@@ -254,9 +253,9 @@ class QuietRun:
                 self._stage(node, rows, numbers)
             rows_out = 0
             for stream in node.gives:
-                given = came.get(stream.name, (stream.empty, _NO_NUMBERS))
-                self._progress.give_several(self._unit, stream, *given, self._last)
-                rows_out += given[0].num_rows
+                given, its = came.get(stream.name, (stream.empty, _NO_NUMBERS))
+                self._progress.give_several(self._unit, stream, given, its, self._last)
+                rows_out += given.num_rows
             meters.note_done(
                 node.name, aborted=False, rows=rows.num_rows, rows_out=rows_out, batches=count
             )
@@ -279,8 +278,8 @@ class QuietRun:
             self._writes.end_node()
             self._recorded.append(part.recorded)
             mine = part.recorded.batch
-            is_one = isinstance(mine, int)
-            of_each = repeated(mine, part.recorded.count) if is_one else np.asarray(mine, np.int64)
+            count = part.recorded.count
+            of_each = repeated(mine, count) if isinstance(mine, int) else np.asarray(mine, np.int64)
             for stream in node.gives:
                 kept = of_each if part.kept is None else of_each[part.kept.to_numpy(False)]
                 given[stream.name].append((flowing(stream, part), kept))

@@ -292,9 +292,9 @@ class Flows:
         """Who runs behind a unit in the same epoch: with FIFO the unit itself, where it takes many
         batches at once and may, so that those behind it take as many at once in their turn."""
         is_fifo = self.declared.workers.policy == "fifo"
-        if is_fifo and progress.is_ready(unit) and self.stepping.takes_many(unit):
-            if self._order.over(progress).is_first(unit, progress.next_of(unit)):
-                return unit
+        may = is_fifo and progress.is_ready(unit) and self.stepping.takes_many(unit)
+        if may and self._order.over(progress).is_first(unit, progress.next_of(unit)):
+            return unit
         return self._next(progress)
 
     def _next_with(self, arrival: Arrival | None) -> Unit | None:

@@ -49,15 +49,7 @@ from headgate.engine.results import (
     results_arrow,
     with_epoch,
 )
-from headgate.engine.straight_path import (
-    PART_OF_EPOCH,
-    Plain,
-    StraightBatch,
-    StraightPart,
-    StraightPath,
-    Until,
-    straight_of,
-)
+from headgate.engine.straight_path import Plain, StraightBatch, StraightPath, straight_of
 from headgate.engine.stream import Idle, Streams, check_flush, latest_seen_us
 from headgate.engine.terms import Origin, Terms
 from headgate.execution.expiring import Expiring
@@ -386,45 +378,6 @@ class Batches:
         self._meter(terms).steps["sync"].note(self._now() - began)
 
     # --- for dataflows ------------------------------------------------------------------------
-
-    def attempt(
-        self, terms: Terms, events: pa.Table, epoch: int
-    ) -> tuple[pa.RecordBatch, Mapping[str, Slots], bool]:
-        """Run events as a part of an epoch that commits later: their results, the slots changed,
-        and whether these are all, with those that others changed before in the epoch."""
-        executor = self.executor(terms.route.transactions, terms.updates)
-        program = executor.program
-        arranged = arranger_of(terms, program).arrange(events, None)
-        # Versions of rows are of the epoch itself.
-        is_exact = not program.trailed and not program.sets_expiry
-        given = epoch | PART_OF_EPOCH if is_exact else epoch
-        with self._guard.all_or_stopped():
-            program.resolve(arranged.works)
-            execution = executor.execute(
-                arranged.works, arranged.order, arranged.route, given, terms.scheme, terms.isolation
-            )
-            arranged = in_commit_order(arranged, execution, terms)
-            batch, _ = build_results(terms, arranged, execution, program)
-            for name, slots in execution.changed.items() if is_exact else ():
-                program.tables[name].restamp(slots, epoch)
-        return batch, execution.changed, is_exact
-
-    def attempt_plain(
-        self, terms: Terms, events: pa.Table, epoch: int, *, keeps: bool = False,
-        until: Until | None = None,
-    ) -> tuple[pa.Table, StraightPart] | None:  # fmt: skip
-        """The same by the straight path, where the events are plain; else None, and nothing ran.
-        With `keeps` the rows that they change are kept as they were; by `until` not all run.
-
-        The events come back as they ran: in order, in one piece.
-        """
-        path = straight_of(terms, self.executor(terms.route.transactions, terms.updates))
-        plain = None if path is None else path.take(events)
-        if path is None or plain is None:
-            return None
-        with self._guard.all_or_stopped():
-            part = path.run_part(plain, epoch, keeps=keeps, until=until)
-        return None if part is None else (plain.events, part)
 
     @property
     def is_durable(self) -> bool:

@@ -384,13 +384,10 @@ class _Stopping:
 class _Inside:
     """What `Guard.inside` gives; a generator costs as much as a short function of a user."""
 
-    __slots__ = ("_is_first", "_mine", "_threads")
-
     def __init__(self, threads: set[int]) -> None:
-        self._threads = threads
+        self._threads, self._mine = threads, threading.get_ident()
 
     def __enter__(self) -> None:
-        self._mine = threading.get_ident()
         self._is_first = self._mine not in self._threads
         self._threads.add(self._mine)
 

@@ -47,7 +47,6 @@ _TIMES = frozenset(("timestamp", "date"))
 SECTION_EVENTS = PIECE_ROWS_MAX
 # How many events have run, and how many of them have committed -> up to which one to run next.
 Until: TypeAlias = Callable[[int, int], int]
-PART_OF_EPOCH = 1 << 48  # beyond all epochs: with it the number of one stands for a part of it
 
 
 class Plain(NamedTuple):
@@ -87,14 +86,6 @@ class StraightBatch(NamedTuple):
     written: Mapping[str, tuple[str, ...]]  # by table: the only columns that rows may differ in
     made: Callable[[], Made]
     logged: Callable[[Made], pa.RecordBatch | PlainBatch]  # the results as the log takes them
-
-
-class StraightPart(NamedTuple):
-    """What running a plain batch as a part of an epoch gave."""
-
-    made: Made
-    changed: dict[str, Slots]  # all that it changed, also what others did before in the epoch
-    before: dict[str, Words] | None  # these rows as they were, where they are kept
 
 
 def straight_of(terms: Terms, executor: Executor) -> StraightPath | None:
@@ -314,20 +305,12 @@ class StraightPath:
         """How many may work on a batch."""
         return self._terms.scheme.threads
 
-    def run_part(
-        self, plain: Plain, epoch: int, *, keeps: bool, until: Until | None = None
-    ) -> StraightPart | None:
-        """Run a plain batch as a part of an epoch that commits later, or the events of it that
-        `until` says; None, and nothing ran, where rows are to be kept or an end to be found, and
-        not one thread has all of it at hand."""
-        is_shared, is_dynamic = not plain.scheme.is_serial, self._program.is_dynamic
-        if (keeps or until is not None) and (is_shared or is_dynamic):
-            return None
-        # A kernel lists a row once in an epoch: that of a part is its own, until it has run.
-        ran = self.run(plain, epoch | PART_OF_EPOCH, keeps=keeps, until=until)
+    def end_part(self, epoch: int, *, keeps: bool) -> dict[str, Words] | None:
+        """What has run was a part of an epoch: its rows are to be of that; they as they were, where
+        they are kept."""
         before = self._run.images() if keeps else None
         self._run.restamp(epoch)
-        return StraightPart(ran.made(), ran.changed, before)
+        return before
 
     def run(
         self, plain: Plain, epoch: int, begun: OpenRecord | None = None, *, keeps: bool = False,

@@ -23,6 +23,8 @@ from headgate.kernels.frame import ABORTED, ABORTED_COUNT, COUNT, EPOCH, REASON,
 from headgate.kernels.generating_look_ups import is_found_late
 from headgate.kernels.pointers import address
 from headgate.kernels.serial import BLOCK_EVENTS
+from headgate.state.layout import HEADER_EPOCH_SHIFT, HEADER_FLAGS
+from headgate.state.rows import TableRows
 from headgate.state.spaces import Slots, Words
 from headgate.state.table import Access
 
@@ -247,7 +249,7 @@ class StraightRun:
         for number, rows in enumerate(self._tables):
             slots = self._kept[f"changed_{number}"][: int(self._counts[2 * number])]
             if len(slots):
-                rows.restamp(slots, epoch)
+                restamp(rows, slots, epoch)
 
     def note_change(self, table: str, slot: int, before: Words | None) -> None:
         """A row that the interpreter changed, and what it was."""
@@ -316,6 +318,12 @@ class StraightRun:
         self._room("undo", undo)
         for number, rows in enumerate(self._tables):
             self._room(f"changed_{number}", touched[rows.table.name] + 1)
+
+
+def restamp(rows: TableRows, slots: Slots, epoch: int) -> None:
+    """Have rows be of another epoch than what changed them ran in."""
+    headers = rows.words[:, 0]  # by one index alone, which is twice as fast
+    headers[slots] = (headers[slots] & HEADER_FLAGS) | (epoch << HEADER_EPOCH_SHIFT)
 
 
 def _longest(offsets: np.ndarray) -> int:

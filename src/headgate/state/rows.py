@@ -20,7 +20,6 @@ from headgate.state.index import build_index, release_all_dead
 from headgate.state.layout import (
     HEADER_ALIVE,
     HEADER_EPOCH_SHIFT,
-    HEADER_FLAGS,
     HEADER_RELEASED,
     STORED,
     WORD_BYTES,
@@ -188,11 +187,6 @@ class TableRows:
         """The lowest free slot is taken next: which one it is depends on the live rows alone, not
         on the scheme that ran or on whether the rows were recovered."""
         self.free[: self.free_count] = np.sort(self.free[: self.free_count])[::-1]
-
-    def restamp(self, slots: Slots, epoch: int) -> None:
-        """Have rows be of another epoch than what changed them ran in."""
-        headers = self.words[:, 0]  # by one index alone, which is twice as fast
-        headers[slots] = (headers[slots] & HEADER_FLAGS) | (epoch << HEADER_EPOCH_SHIFT)
 
     def note_changed(self, slots: Slots) -> None:
         """The rows in these slots are others than before, or gone, or new."""

@@ -6,13 +6,13 @@ import random
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import headgate as hg
 from headgate.dataflow import quiet, stepping
-from headgate.engine import straight_path
-from headgate.execution.straight_run import StraightRun
-from headgate.state.rows import TableRows
+from headgate.engine import parts
+from headgate.execution import straight_run
 from headgate.testing import FlowOracle, SimulatedDisk
 
 kept = hg.Table("kept", "k bigint, v bigint DEFAULT 0", key="k", check="v < 40")
@@ -59,11 +59,15 @@ def flow_of(compiled: bool, window: int) -> hg.Dataflow:
     return hg.Dataflow("flow", [puts, moves, judge], nest=[[puts, moves, judge]])
 
 
-PUSHES = [
-    [{"k": dice.randrange(6), "v": dice.randrange(6), "x": dice.random() < 0.2} for _ in range(rows)]
-    for dice in [random.Random(3)]
-    for rows in (30, 4, 2, 19, 40, 7)
-]  # fmt: skip
+def events(count: int, seed: int) -> list[dict[str, Any]]:
+    dice = random.Random(seed)
+    return [
+        {"k": dice.randrange(6), "v": dice.randrange(6), "x": dice.random() < 0.2}
+        for _ in range(count)
+    ]
+
+
+PUSHES = [events(count, seed) for seed, count in enumerate((30, 4, 2, 19, 40, 7))]
 
 
 def run(flow: hg.Dataflow) -> Any:
@@ -100,8 +104,25 @@ def test_parts_that_abort_leave_rows_as_the_oracle_has_them(compiled: bool, wind
     assert run(flow)[0] == judged(flow)
 
 
+def test_a_window_behind_batches_without_rows_is_whole_in_its_own() -> None:
+    """A nest over what another node gives, of which some batches are empty."""
+
+    @hg.procedure(first, output=second)
+    def some(batch: pa.Table, tx: hg.Tx) -> Any:
+        return batch.filter(pc.greater(batch.column("v"), 2)) if batch["v"][0].as_py() else []
+
+    moves = hg.transaction(event=second, output=third)(move)
+
+    @hg.procedure(third.window("2 rows"), writes=sums)
+    def judge(batch: pa.Table, tx: hg.Tx) -> None:
+        tx.upsert(sums, [{"k": 100, "v": sum(batch.column("v").to_pylist())}])
+
+    flow = hg.Dataflow("flow", [some, moves, judge], nest=[[moves, judge]])
+    assert run(flow)[0] == judged(flow)
+
+
 WAYS: dict[str, Any] = {
-    "by tables that are copied": (straight_path.StraightPath, "run_part", lambda *_, **__: None),
+    "by tables that are copied": (parts.Parts, "run_plain", lambda *_, **__: None),
     "no batches ahead": (quiet.QuietRun, "_ahead", lambda self, more: None),
     "nothing goes on": (quiet.QuietRun, "_more", lambda self, more, staged: None),
     "nobody goes on": (stepping.Stepping, "takes_many", lambda self, unit: False),
@@ -120,8 +141,8 @@ def as_they_are(self: Any) -> Any:
 
 
 CANARIES: dict[str, Any] = {
-    "rows stay of the epoch of their part": (TableRows, "restamp", lambda self, slots, epoch: None),
-    "rows are kept as they have become": (StraightRun, "images", as_they_are),
+    "rows stay of the epoch of their part": (straight_run, "restamp", lambda *_: None),
+    "rows are kept as they have become": (straight_run.StraightRun, "images", as_they_are),
     "a window is whole among the batches ahead": (
         quiet, "rows_to_fill", lambda unit, progress, staged: 1000,
     ),
