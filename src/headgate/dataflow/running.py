@@ -1,6 +1,7 @@
 """Running: the dataflows of one engine: rows come in, units run in order, each commits as an epoch.
 
-Without workers the oldest batch goes first, and it goes through the graph in dataflow order: so
+Without workers the oldest batch goes first, and it goes through the graph in dataflow order; but a
+unit that takes many batches at once goes on in the same epoch, where no other has to come first. So
 batch order and dataflow order hold whoever hands rows in, on however many threads. Every execution
 ends under the engine's lock, and the lock is given up between them: calls come in between two
 executions, never inside one, nor inside a nest. What an execution took, gave and changed is one
