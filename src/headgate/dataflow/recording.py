@@ -47,6 +47,7 @@ _SAME_ROWS = 1024
 _SAME_MAX = 256  # names and lengths whose columns are kept
 _PIECE_ROWS = 100  # a piece of a column costs as much as about so many words that are copied
 _FEW_ROWS = 64  # so many words are made one by one as fast as they are found by their indices
+_FEW_PIECES = 12  # cost as much as to make one piece of them
 _LONG_ROWS = 1024  # a part of so many is written to the log by itself
 _CODED = (pa.int16(), pa.int8(), pa.int32())  # the words in the log: indices of so many bytes
 _SHAPES_MAX = 256
@@ -277,7 +278,7 @@ class SameColumns:
             yield self.word(said[0][0], sum(counts))
         elif sum(counts) <= _FEW_ROWS:
             yield pa.array([word for word, count in said for _ in range(count)], pa.string())
-        elif sum(counts) > _PIECE_ROWS * len(said):
+        elif len(said) <= _FEW_PIECES or sum(counts) > _PIECE_ROWS * len(said):
             yield from (self.word(word, count) for word, count in said)
         else:
             places = np.repeat([known[one] for one, _ in said], counts)

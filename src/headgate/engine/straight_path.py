@@ -31,6 +31,7 @@ from headgate.execution.run import Work
 from headgate.execution.straight_run import Given, Interpret, StraightRun, is_straight
 from headgate.isolation.levels import Executor
 from headgate.kernels.pointers import BITS, address
+from headgate.parallel.scheduler import COST_SAMPLE_MIN
 from headgate.parallel.scheme import Scheme
 from headgate.parallel.sections import LookAhead
 from headgate.state.columns import is_in_time, to_stored
@@ -373,7 +374,8 @@ class StraightPath:
     ) -> np.ndarray:
         """Run a batch event after event; returns the positions that did not commit."""
         count, scheduler = plain.given.count, self._executor.scheduler
-        busy, used = scheduler.clock.busy, 0.0
+        is_sample = count >= COST_SAMPLE_MIN  # of fewer nothing is learnt, and to ask is no trifle
+        busy, used = scheduler.clock.busy if is_sample else _nothing, 0.0
         began = busy()
         step = SECTION_EVENTS if begun is not None or self.threads > 1 else count
         if count <= step and begun is None:
@@ -447,6 +449,10 @@ class StraightPath:
         for table, slot in work.changes:
             self._run.note_change(table, slot, before.get((table, slot)))
         return reason
+
+
+def _nothing() -> float:
+    return 0.0
 
 
 def _cut(plain: Plain, count: int) -> Plain:
