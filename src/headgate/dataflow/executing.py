@@ -32,7 +32,7 @@ from headgate.dataflow.windows import slides
 from headgate.dataflow.writes import WriteRefused, Writes
 from headgate.engine.batch import Batches
 from headgate.engine.journal import Guard
-from headgate.engine.parts import Parts
+from headgate.engine.parts import EpochParts
 from headgate.engine.straight_path import Until
 from headgate.engine.straight_results import Made
 from headgate.engine.terms import Terms, understood
@@ -87,7 +87,7 @@ class Executing:
 
     def __init__(self, batches: Batches, meters: NodeMeters, guard: Guard) -> None:
         self._batches, self._guard = batches, guard
-        self._parts = Parts(batches.executor, guard)
+        self._parts = EpochParts(batches.executor, guard)
         self.meters: NodeMeters = meters
         self.now = batches.clock.monotonic
         self._questions: dict[str, KeptQuestions] = {}  # by procedure

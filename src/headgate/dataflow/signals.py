@@ -60,10 +60,10 @@ class Interrupts:
     def waiting(self) -> AbstractContextManager[None]:
         """Inside, a signal for which Python has a handler waits; it is handled at the end."""
         is_main = threading.current_thread() is threading.main_thread()
-        return _Waiting(self) if is_main and self.held is None else _NOTHING
+        return _Holding(self) if is_main and self.held is None else _NOTHING
 
 
-class _Waiting:
+class _Holding:
     """What `Interrupts.waiting` gives; each push has some, and a generator is dear for that."""
 
     def __init__(self, interrupts: Interrupts) -> None:

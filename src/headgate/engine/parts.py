@@ -27,7 +27,7 @@ PART_OF_EPOCH = 1 << 48  # beyond all epochs: with it the number of one stands f
 Executors: TypeAlias = Callable[[Sequence[Transaction], bool], Executor]
 
 
-class Part(NamedTuple):
+class EpochPart(NamedTuple):
     """What running events as a part of an epoch gave."""
 
     results: pa.RecordBatch
@@ -35,7 +35,7 @@ class Part(NamedTuple):
     is_exact: bool  # whether these are all slots that it changed
 
 
-class PlainPart(NamedTuple):
+class PlainEpochPart(NamedTuple):
     """The same by the straight path."""
 
     events: pa.Table  # as they ran: in order, in one piece
@@ -44,13 +44,13 @@ class PlainPart(NamedTuple):
     before: dict[str, Words] | None  # the rows as they were, where they are kept
 
 
-class Parts:
+class EpochParts:
     """Runs parts of epochs, under the engine's lock."""
 
     def __init__(self, executors: Executors, guard: Guard) -> None:
         self._executors, self._guard = executors, guard
 
-    def run(self, terms: Terms, events: pa.Table, epoch: int) -> Part:
+    def run(self, terms: Terms, events: pa.Table, epoch: int) -> EpochPart:
         """Run events, whatever they are."""
         executor = self._executors(terms.route.transactions, terms.updates)
         program = executor.program
@@ -67,12 +67,12 @@ class Parts:
             batch, _ = build_results(terms, arranged, execution, program)
             for name, slots in execution.changed.items() if is_exact else ():
                 restamp(program.tables[name], slots, epoch)
-        return Part(batch, execution.changed, is_exact)
+        return EpochPart(batch, execution.changed, is_exact)
 
     def run_plain(
         self, terms: Terms, events: pa.Table, epoch: int, *, keeps: bool = False,
         until: Until | None = None,
-    ) -> PlainPart | None:  # fmt: skip
+    ) -> PlainEpochPart | None:  # fmt: skip
         """The same by the straight path, where the events are plain; else None, and nothing ran.
 
         With `keeps` the rows that they change are kept as they were; by `until` not all run.
@@ -88,7 +88,7 @@ class Parts:
         with self._guard.all_or_stopped():
             ran = path.run(plain, epoch | PART_OF_EPOCH, keeps=keeps, until=until)
             before = path.end_part(epoch, keeps=keeps)
-            return PlainPart(plain.events, ran.made(), ran.changed, before)
+            return PlainEpochPart(plain.events, ran.made(), ran.changed, before)
 
 
 def _is_alone(path: StraightPath, is_serial: bool, keeps: bool, until: Until | None) -> bool:

@@ -23,11 +23,12 @@ from headgate.kernels.frame import ABORTED, ABORTED_COUNT, COUNT, EPOCH, REASON,
 from headgate.kernels.generating_look_ups import is_found_late
 from headgate.kernels.pointers import address
 from headgate.kernels.serial import BLOCK_EVENTS
-from headgate.state.layout import HEADER_EPOCH_SHIFT, HEADER_FLAGS
+from headgate.state.layout import HEADER_EPOCH_SHIFT
 from headgate.state.rows import TableRows
 from headgate.state.spaces import Slots, Words
 from headgate.state.table import Access
 
+_FLAGS = (1 << HEADER_EPOCH_SHIFT) - 1  # what a header has beside its epoch
 Interpret = Callable[[int], str | None]  # a position -> why its event did not commit
 Share = Callable[[SharedBatch], bool]  # run by several threads; False when it was put back
 
@@ -323,7 +324,7 @@ class StraightRun:
 def restamp(rows: TableRows, slots: Slots, epoch: int) -> None:
     """Have rows be of another epoch than what changed them ran in."""
     headers = rows.words[:, 0]  # by one index alone, which is twice as fast
-    headers[slots] = (headers[slots] & HEADER_FLAGS) | (epoch << HEADER_EPOCH_SHIFT)
+    headers[slots] = (headers[slots] & _FLAGS) | (epoch << HEADER_EPOCH_SHIFT)
 
 
 def _longest(offsets: np.ndarray) -> int:

@@ -24,7 +24,6 @@ HEADER_RELEASED = 2  # the slot is in the free list of its table
 HEADER_EXCHANGED = 4  # while constraints are judged: its new and old bytes have changed places
 HEADER_WRITTEN = 8  # of a table with history: the running transaction has set a column of the row
 HEADER_EPOCH_SHIFT = 8  # from this bit on: the epoch that changed the row last
-HEADER_FLAGS = (1 << HEADER_EPOCH_SHIFT) - 1  # what a header has beside that epoch
 WORD_BYTES = 8
 WORD_BITS = 64
 STORED = {

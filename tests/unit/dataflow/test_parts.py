@@ -122,7 +122,7 @@ def test_a_window_behind_batches_without_rows_is_whole_in_its_own() -> None:
 
 
 WAYS: dict[str, Any] = {
-    "by tables that are copied": (parts.Parts, "run_plain", lambda *_, **__: None),
+    "by tables that are copied": (parts.EpochParts, "run_plain", lambda *_, **__: None),
     "no batches ahead": (quiet.QuietRun, "_ahead", lambda self, more: None),
     "nothing goes on": (quiet.QuietRun, "_more", lambda self, more, staged: None),
     "nobody goes on": (stepping.Stepping, "takes_many", lambda self, unit: False),
