@@ -62,8 +62,10 @@ def abort(reason: str) -> None:
 _WATCH = threading.local()  # .made: the aborts of the transaction that this thread runs as Python
 
 
-class watched:  # noqa: N801: a generator costs as much as a short function that is called so
+class watched:
     """The aborts that are made meanwhile: one that is not returned must not commit."""
+
+    # A class, as a generator takes as long as a short function that is called so.
 
     __slots__ = ("_before",)
 
