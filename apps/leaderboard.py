@@ -160,9 +160,10 @@ def forget(
 
 @hg.procedure(accepted.window("100 rows", slide="10 rows"), output=trending)
 def trend_of(batch: pa.Table, tx: hg.Tx) -> pa.Table:
-    chosen, number = np.unique(batch.column("contestant").to_numpy(), return_counts=True)
-    first = np.lexsort((chosen, -number))[:3]
-    return pa.table({"contestant": chosen[first], "votes": number[first]})
+    number = np.bincount(batch.column("contestant").to_numpy())
+    first = np.argsort(-number, kind="stable")[:3]
+    first = first[number[first] > 0]
+    return pa.table({"contestant": first.astype(np.int32), "votes": number[first]})
 
 
 def fast_show_of(taken: hg.Stream) -> hg.Dataflow:

@@ -123,7 +123,7 @@ PROCEDURES: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 
-def transaction(number: int, taken: hg.Stream, gives: hg.Stream) -> Any:
+def transaction(number: int, taken: hg.Stream, gives: hg.Stream, *, compiled: bool = False) -> Any:
     def add(event: Any, total: Any = totals.at("k", create=True)) -> Any:
         if event.v % 5 == 4:
             return hg.abort("a four")
@@ -134,7 +134,7 @@ def transaction(number: int, taken: hg.Stream, gives: hg.Stream) -> Any:
         return None
 
     name = f"add_{number}"
-    return hg.transaction(event=taken, compiled=False, name=name, output=gives)(add)
+    return hg.transaction(event=taken, compiled=compiled, name=name, output=gives)(add)
 
 
 @hg.transaction(event=ROWS, compiled=False)
@@ -156,7 +156,7 @@ def flows(draw: Any, workers: Any = st.none()) -> hg.Dataflow:
         others = [one for one in streams if one is not taken]
         said: Any = {"output": gives, "writes": TABLES, "name": f"{kind}_{number}"}
         if kind == "add":
-            nodes.append(transaction(number, taken, gives))
+            nodes.append(transaction(number, taken, gives, compiled=draw(st.booleans())))
         elif kind == "joining" and others:
             nodes.append(hg.procedure(taken, draw(st.sampled_from(others)), **said)(joining))
         elif kind == "summing":
@@ -194,7 +194,7 @@ def nests_of_windows(draw: Any) -> hg.Dataflow:
             said: Any = {"output": gives, "writes": TABLES, "name": f"summing_{number}"}
             nodes.append(over_window(draw, taken, "3 rows", "3 rows", said))
         elif kind == "add":
-            nodes.append(transaction(number, taken, gives))
+            nodes.append(transaction(number, taken, gives, compiled=draw(st.booleans())))
         else:
             said = {"output": gives, "writes": TABLES, "name": f"{kind}_{number}"}
             nodes.append(hg.procedure(taken, **said)(PROCEDURES[kind]))

@@ -5,11 +5,9 @@ First their plain-Python forms, then the compiled ones: the same effect and the 
 
 from __future__ import annotations
 
-import contextlib
 import decimal as python_decimal
 import operator
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -64,14 +62,21 @@ def abort(reason: str) -> None:
 _WATCH = threading.local()  # .made: the aborts of the transaction that this thread runs as Python
 
 
-@contextlib.contextmanager
-def watched() -> Iterator[list[Abort]]:
+class watched:
     """The aborts that are made meanwhile: one that is not returned must not commit."""
-    before, _WATCH.made = getattr(_WATCH, "made", None), []
-    try:
-        yield _WATCH.made
-    finally:
-        _WATCH.made = before
+
+    # A class, as a generator takes as long as a short function that is called so.
+
+    __slots__ = ("_before",)
+
+    def __enter__(self) -> list[Abort]:
+        self._before = getattr(_WATCH, "made", None)
+        made: list[Abort] = []
+        _WATCH.made = made
+        return made
+
+    def __exit__(self, *error: object) -> None:
+        _WATCH.made = self._before
 
 
 def verdict(answer: Any, made: list[Abort]) -> str | None:

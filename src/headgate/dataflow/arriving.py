@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headgate.dataflow.runs import BatchRun
+from headgate.dataflow.runs import BatchRun, repeated
 from headgate.dataflow.streams import Stream
 from headgate.dataflow.under_way import UnderWay
 from headgate.engine.events import as_table, require_columns
@@ -23,6 +23,7 @@ from headgate.engine.metrics import Tally
 from headgate.engine.terms import Origin
 from headgate.errors import InputError, not_among
 from headgate.execution.run import COMMITTED, LATE, OUTCOMES, REJECTED
+from headgate.state.columns import is_in_time
 from headgate.state.fitting import fit
 from headgate.state.objects import FAULT_WORDS, NULL_FAULT
 
@@ -56,6 +57,8 @@ def fitted(
 
     With `all_of` they have no other columns; else those are left out, as a sink does.
     """
+    if isinstance(given, pa.Table) and _is_fitting(given, stream):
+        return given, None
     table = as_table(given, stream.schema, where)
     require_columns(table, stream.schema.names, where)
     others = [name for name in table.column_names if name not in stream.schema]
@@ -81,16 +84,27 @@ def fitted(
 
 
 _ANY = frozenset(("int", "bigint", "double", "boolean"))  # of which all values are as good
+_TIMES = {"timestamp": np.int64, "date": np.int32}  # of which those of the years that there are
 
 
 def _is_fitting(table: pa.Table, stream: Stream) -> bool:
-    """Whether rows are as the stream has them, with nothing to look at: as procedures make them."""
+    """Whether rows are as the stream has them, with little to look at: as most come, and as
+    procedures make them."""
     if table.schema != stream.empty.schema:
         return False
-    return all(
-        column.type.kind in _ANY and found.num_chunks == 1 and not found.null_count
-        for column, found in zip(stream.schema, table.columns, strict=True)
-    )
+    for column, found in zip(stream.schema, table.columns, strict=True):
+        kind = column.type.kind
+        if found.num_chunks != 1 or found.null_count or not (kind in _ANY or kind in _TIMES):
+            return False
+        is_time = kind in _TIMES and table.num_rows > 0
+        if is_time and not is_in_time(_words_of(found.chunk(0), _TIMES[kind]), kind):
+            return False
+    return True
+
+
+def _words_of(times: pa.Array, kind: type) -> np.ndarray:
+    last = times.offset + len(times)
+    return np.frombuffer(times.buffers()[1], kind, last)[times.offset :]
 
 
 def arrived(given: Any, stream: Stream, progress: UnderWay, origin: Origin | None) -> Arrival:
@@ -113,7 +127,7 @@ def arrived(given: Any, stream: Stream, progress: UnderWay, origin: Origin | Non
     before = progress.flushed_us(stream.name)
     if stream.batch is None:  # what comes in at once is one
         closed = progress.closed(stream.name) + (1 if table.num_rows else 0)
-        numbers = np.broadcast_to(np.int64(closed), table.num_rows)
+        numbers = repeated(closed, table.num_rows)
         return Arrival(stream, table, numbers, closed, aside, outcomes, reasons, origin, before)
     numbers, closed, late = _numbered(table, stream, progress)
     if late.any():

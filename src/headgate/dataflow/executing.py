@@ -24,7 +24,7 @@ from headgate.dataflow.kept_windows import KeptWindow
 from headgate.dataflow.nodes import Node, Unit
 from headgate.dataflow.order_of_units import ReadTable
 from headgate.dataflow.procedures import INSERTED, Procedure
-from headgate.dataflow.recording import WORDS, Recorded, Recorder, Word
+from headgate.dataflow.recording import WORDS, Recorded, Recorder, Word, one_or_each
 from headgate.dataflow.signals import Interrupts
 from headgate.dataflow.streams import Stream
 from headgate.dataflow.tx import Tx, batches_of
@@ -33,6 +33,8 @@ from headgate.dataflow.windows import Slid, slides
 from headgate.dataflow.writes import WriteRefused, Writes
 from headgate.engine.batch import Batches
 from headgate.engine.journal import Guard
+from headgate.engine.parts import EpochParts
+from headgate.engine.straight_path import Until
 from headgate.engine.straight_results import Made
 from headgate.engine.terms import Terms, understood
 from headgate.errors import (
@@ -46,7 +48,7 @@ from headgate.execution.interpreter import error_reason
 from headgate.execution.run import COMMITTED, OUTCOMES
 from headgate.query.kept_questions import KeptQuestions
 from headgate.state.objects import FAULT_WORDS
-from headgate.state.spaces import Slots
+from headgate.state.spaces import Slots, Words
 from headgate.state.table import Table
 from headgate.transactions import Transaction
 
@@ -76,6 +78,9 @@ class Attempted(NamedTuple):
     recorded: Recorded
     kept: pa.Array | None  # which of them committed; None: all
     changed: Mapping[str, Slots]
+    # These rows as they were, where they are kept.
+    before: Mapping[str, Words] | None = None
+    is_exact: bool = False  # nothing else changed, of what others did before in the epoch, too
 
 
 class Executing:
@@ -83,6 +88,7 @@ class Executing:
 
     def __init__(self, batches: Batches, meters: NodeMeters, guard: Guard) -> None:
         self._batches, self._guard = batches, guard
+        self._parts = EpochParts(batches.executor, guard)
         self.meters: NodeMeters = meters
         self.now = batches.clock.monotonic
         self._questions: dict[str, KeptQuestions] = {}  # by procedure
@@ -90,6 +96,11 @@ class Executing:
         self.interrupts: Interrupts = Interrupts()
         self._terms: dict[str, Terms] = {}
         self._plain: dict[str, Terms] = {}
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the engine goes on no more."""
+        return self._guard.reason is not None
 
     def close(self) -> None:
         """Let go of what procedures asked by."""
@@ -225,31 +236,51 @@ class Executing:
     ) -> None:  # fmt: skip
         for table in node.tables:
             writes.of(table.name)
-        shadow = None if is_last else writes.shadow(node.written)
-        part = self.attempt_plain(node, batch, events, writes.epoch)
+        part = self.attempt_plain(node, batch, events, writes.epoch, keeps=not is_last)
         if part is None:
+            shadow = None if is_last else writes.shadow(node.written)
             part = self.attempt(node, batch, events, writes.epoch)
-        writes.note(part.changed, node.written, shadow)
+            self.note(part, node, writes, shadow)
+        else:
+            writes.note_exactly(part.changed, part.before)
         ran.results[node.name] = part.recorded
         for stream in node.gives:
             ran.given[stream.name] = flowing(stream, part)
 
+    def note(
+        self, part: Attempted, node: Node, writes: Writes, shadow: Mapping[str, Words] | None
+    ) -> None:
+        """What a transaction changed; without a shadow nothing will ever undo it."""
+        if shadow is None and part.is_exact:
+            writes.note_exactly(part.changed, None)
+        else:
+            writes.note(part.changed, node.written, shadow)
+
     def attempt_plain(
-        self, node: Node, batch: int | np.ndarray, events: pa.Table, epoch: int
-    ) -> Attempted | None:
+        self, node: Node, batch: int | np.ndarray, events: pa.Table, epoch: int, *, keeps: bool,
+        until: Until | None = None,
+    ) -> Attempted | None:  # fmt: skip
         """Run events by the straight path where they are plain, of one batch or in the order of
-        several; else None, and nothing ran."""
-        plain = self._batches.attempt_plain(self._plain_terms(node), events, epoch)
+        several; else None, and nothing ran. With `keeps` the rows are kept as they were; by `until`
+        only the first of them run, as many as there are results."""
+        plain = self._parts.run_plain(
+            self._plain_terms(node), events, epoch, keeps=keeps, until=until
+        )
         if plain is None:
             return None
-        events, made, changed = plain
-        return Attempted(*self._recorded(node, batch, events, made), changed)
+        events, made, changed, before = plain
+        if made.num_rows < events.num_rows:
+            events = events.slice(0, made.num_rows)
+        if isinstance(batch, np.ndarray):
+            batch = one_or_each(batch[: made.num_rows])
+        recorded = self._recorded(node, batch, events, made)
+        return Attempted(*recorded, changed, before, is_exact=True)
 
     def attempt(self, node: Node, batch: int, events: pa.Table, epoch: int) -> Attempted:
         """Run the events of a batch, whatever they are."""
         terms = self._batches.carrying(self.terms(node), events.schema)
-        results, changed = self._batches.attempt(terms, events, epoch)
-        return Attempted(*_recorded(batch, results), changed)
+        results, changed, is_exact = self._parts.run(terms, events, epoch)
+        return Attempted(*_recorded(batch, results), changed, is_exact=is_exact)
 
     def _recorded(
         self, node: Node, batch: int | np.ndarray, events: pa.Table, made: Made
@@ -367,7 +398,9 @@ def _fitting(stream: Stream, rows: Any, where: str) -> pa.Table:
     if rows is None:
         return stream.empty
     told = f"{where}: output {stream.name!r}"
-    table, faults = fitted([rows] if isinstance(rows, Mapping) else rows, stream, told, all_of=True)
+    if not isinstance(rows, pa.Table) and isinstance(rows, Mapping):
+        rows = [rows]
+    table, faults = fitted(rows, stream, told, all_of=True)
     if faults is not None:
         place = int(faults.nonzero()[0][0])
         number, kind = divmod(int(faults[place]), 256)

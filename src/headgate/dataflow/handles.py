@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
@@ -16,6 +17,7 @@ from headgate.engine.terms import Origin
 from headgate.state.schema import Schema
 
 if TYPE_CHECKING:
+    from headgate.dataflow.nodes import Node
     from headgate.spark.sink import Sink
 
 # --- what each node did ---------------------------------------------------------------------------
@@ -42,6 +44,11 @@ class NodeMeters:
     def note_run(self, node: str, seconds: float) -> None:
         """It ran, whatever became of it."""
         self.of(node).seconds += seconds
+
+    def note_queue(self, nodes: Iterable[Node], seconds: float) -> None:
+        """What they are done with, or begin, has waited so long."""
+        for node in nodes:
+            self.of(node.name).queue_seconds += seconds
 
     def note_done(
         self, node: str, *, aborted: bool, rows: int = 0, rows_out: int = 0, batches: int = 1

@@ -134,10 +134,13 @@ class Onlooking:
                 parts += [(one.number, None)] if one.reason is not None else [
                     (one.number, rows) for rows in given
                 ]  # fmt: skip
-            self._progress.give_parts(stream, parts, last)
             whole = [BatchRun.of_one(rows, number) for number, rows in parts if rows is not None]
-            if whole:
-                run = joined(whole)
+            run = joined(whole) if whole else None
+            if len(whole) < len(parts):
+                self._progress.give_parts(stream, parts, last)
+            else:
+                self._progress.arrive(stream.name, [] if run is None else [run], last)
+            if run is not None:
                 recorder.rows(stream, run.numbers, run.rows)
         if self._window is not None:
             self._progress.put_window(name, self._window)

@@ -46,6 +46,8 @@ Word: TypeAlias = str | pa.Array | None  # the same for all rows, or of each, pe
 _SAME_ROWS = 1024
 _SAME_MAX = 256  # names and lengths whose columns are kept
 _PIECE_ROWS = 100  # a piece of a column costs as much as about so many words that are copied
+_FEW_ROWS = 64  # so many words are made one by one as fast as they are found by their indices
+_FEW_PIECES = 12  # cost as much as to make one piece of them
 _LONG_ROWS = 1024  # a part of so many is written to the log by itself
 _CODED = (pa.int16(), pa.int8(), pa.int32())  # the words in the log: indices of so many bytes
 _SHAPES_MAX = 256
@@ -274,7 +276,9 @@ class SameColumns:
         counts = [count for _, count in said]
         if len(known) == 1:
             yield self.word(said[0][0], sum(counts))
-        elif sum(counts) > _PIECE_ROWS * len(said):
+        elif sum(counts) <= _FEW_ROWS:
+            yield pa.array([word for word, count in said for _ in range(count)], pa.string())
+        elif len(said) <= _FEW_PIECES or sum(counts) > _PIECE_ROWS * len(said):
             yield from (self.word(word, count) for word, count in said)
         else:
             places = np.repeat([known[one] for one, _ in said], counts)
@@ -378,8 +382,7 @@ def _indices(
             places = [known.setdefault(one, len(known)) for one in found.dictionary.to_pylist()]
             # One index more, behind them all, for rows that have no word.
             places.append(known.setdefault(None, len(known)))
-            indices = found.indices.fill_null(len(places) - 1).to_numpy()
-            parts.append(np.array(places, size)[indices])
+            parts.append(np.array(places, size)[_filled_indices(found, len(places) - 1)])
         else:
             parts.append(known.setdefault(word, len(known)))
     words = tuple("" if one is None else one for one in known)
@@ -392,6 +395,18 @@ def _indices(
         values[first : first + count] = found
         first += count
     return values, None if nothing is None else Nulls.of(values == nothing), words
+
+
+def _filled_indices(words: pa.Array, nothing: int) -> np.ndarray:
+    """The indices of words, and another one where there is none."""
+    indices = words.indices
+    valid, values = indices.buffers()
+    last = indices.offset + len(indices)
+    found = np.frombuffer(values, indices.type.to_pandas_dtype(), last)[indices.offset :]
+    if valid is None:
+        return found
+    bits = np.unpackbits(np.frombuffer(valid, np.uint8), count=last, bitorder="little")
+    return np.where(bits[indices.offset :], found, nothing)
 
 
 def recorded_schema(recorded: Stream | Node) -> Schema:

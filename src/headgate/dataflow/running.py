@@ -1,6 +1,7 @@
 """Running: the dataflows of one engine: rows come in, units run in order, each commits as an epoch.
 
-Without workers the oldest batch goes first, and it goes through the graph in dataflow order: so
+Without workers the oldest batch goes first, and it goes through the graph in dataflow order; but a
+unit that takes many batches at once goes on in the same epoch, where no other has to come first. So
 batch order and dataflow order hold whoever hands rows in, on however many threads. Every execution
 ends under the engine's lock, and the lock is given up between them: calls come in between two
 executions, never inside one, nor inside a nest. What an execution took, gave and changed is one
@@ -12,7 +13,7 @@ With weak recovery an epoch is all that the graph does with one batch, and the l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,7 +28,7 @@ from headgate.dataflow.order_of_units import Order
 from headgate.dataflow.policies import Chance, UnitPace, make_policy
 from headgate.dataflow.recording import arrival_of, recorded_schema, united
 from headgate.dataflow.signals import ended_in_order
-from headgate.dataflow.stepping import Stepped, Stepping
+from headgate.dataflow.stepping import Behind, Stepped, Stepping
 from headgate.dataflow.streams import BATCH, Stream
 from headgate.dataflow.under_way import News, UnderWay, node_inlet, restarted, stream_inlet
 from headgate.dataflow.workers import Shift
@@ -284,9 +285,18 @@ class Flows:
             return unit is not None
 
     @property
-    def _behind(self) -> Callable[[UnderWay], Unit | None] | None:
+    def _behind(self) -> Behind | None:
         """Who else may run in an epoch; with weak recovery one is of one batch."""
-        return None if self._is_weak else self._next
+        return None if self._is_weak else self._next_behind
+
+    def _next_behind(self, progress: UnderWay, unit: Unit) -> Unit | None:
+        """Who runs behind a unit in the same epoch: with FIFO the unit itself, where it takes many
+        batches at once and may, so that those behind it take as many at once in their turn."""
+        is_fifo = self.declared.workers.policy == "fifo"
+        may = is_fifo and progress.is_ready(unit) and self.stepping.takes_many(unit)
+        if may and self._order.over(progress).is_first(unit, progress.next_of(unit)):
+            return unit
+        return self._next(progress)
 
     def _next_with(self, arrival: Arrival | None) -> Unit | None:
         """Who runs next when this has come in."""

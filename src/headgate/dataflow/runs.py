@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from headgate.dataflow.streams import IN_BATCH, Stream
 
+_FILLED_MAX = 1024  # to make a view of one number takes as long as to fill so many
 Batch: TypeAlias = pa.Table | None  # the rows of a batch; None: it was aborted
 Part: TypeAlias = tuple[int, Batch]  # rows of a batch, and its number
 
@@ -39,6 +40,15 @@ def as_declared(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
+def repeated(number: int, count: int) -> np.ndarray:
+    """The same number for each row; of many it takes no room."""
+    if count > _FILLED_MAX:
+        return np.broadcast_to(np.int64(number), count)
+    found = np.empty(count, np.int64)
+    found.fill(number)
+    return found
+
+
 class BatchRun(NamedTuple):
     """Batches that stand together; it is never empty."""
 
@@ -54,7 +64,7 @@ class BatchRun(NamedTuple):
     @classmethod
     def of_one(cls, rows: pa.Table, number: int) -> BatchRun:
         """Of one batch."""
-        return cls.of(rows, np.broadcast_to(np.int64(number), rows.num_rows))
+        return cls.of(rows, repeated(number, rows.num_rows))
 
     @classmethod
     def of_marks(cls, stream: Stream, number: int) -> BatchRun:

@@ -13,13 +13,22 @@ presses Ctrl-C again, because a procedure comes to no end, does not wait.
 
 from __future__ import annotations
 
+import importlib
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FrameType
-from typing import Any
+from typing import Any, TypeAlias
 
+Noted: TypeAlias = tuple[int, FrameType | None]
+try:
+    # Python's own module makes enums of all it takes and gives, which takes ten times as long.
+    _bare: Any = importlib.import_module("_signal")
+except ImportError:
+    _bare = signal
+_KINDS = int(signal.SIGINT), int(signal.SIGTERM)
+_NOTHING = nullcontext()
 CODE_OF_SIGNAL = 128  # what a shell adds to the number of the signal that ended a process
 
 
@@ -45,36 +54,52 @@ class Interrupts:
     """Signals of the main thread, which wait while an execution runs there."""
 
     def __init__(self) -> None:
-        self._waiting: list[tuple[int, FrameType | None]] | None = None
+        self.held: list[Noted] | None = None
         self.is_forced: bool = False  # a second one did not wait: what fails now fails for that
 
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
+    def waiting(self) -> AbstractContextManager[None]:
         """Inside, a signal for which Python has a handler waits; it is handled at the end."""
-        if threading.current_thread() is not threading.main_thread() or self._waiting is not None:
-            yield
-            return
-        handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
-        for kind in (signal.SIGINT, signal.SIGTERM):
-            found = signal.getsignal(kind)
+        is_main = threading.current_thread() is threading.main_thread()
+        return _Holding(self) if is_main and self.held is None else _NOTHING
+
+
+class _Holding:
+    """What `Interrupts.waiting` gives; each push has some, and a generator is dear for that."""
+
+    def __init__(self, interrupts: Interrupts) -> None:
+        self._interrupts = interrupts
+        self._handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
+        self._held: list[Noted] = []
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._held.append((number, frame))
+        if len(self._held) > 1:
+            self._interrupts.is_forced = True
+            self._handlers[number](number, frame)
+
+    def __enter__(self) -> None:
+        for kind in _KINDS:
+            found = _bare.getsignal(kind)
             if callable(found):
-                handlers[int(kind)] = found
-        waiting = self._waiting = list[tuple[int, FrameType | None]]()
-
-        def note(number: int, frame: FrameType | None) -> None:
-            waiting.append((number, frame))
-            if len(waiting) > 1:
-                self.is_forced = True
-                handlers[number](number, frame)
-
+                self._handlers[kind] = found
+        self._interrupts.held = self._held
         try:
-            for number in handlers:
-                signal.signal(number, note)
-            yield
-        finally:
-            self._waiting, was_forced, self.is_forced = None, self.is_forced, False
-            for number in reversed(handlers):  # Ctrl-C last: from then on it may come at once
-                signal.signal(number, handlers[number])
-            if waiting and not was_forced:
-                number, frame = waiting[0]
-                handlers[number](number, frame)
+            for number in self._handlers:
+                _bare.signal(number, self._note)
+        except BaseException:
+            self._end()
+            raise
+
+    def __exit__(self, *error: object) -> None:
+        was_forced = self._end()
+        if self._held and not was_forced:
+            number, frame = self._held[0]
+            self._handlers[number](number, frame)
+
+    def _end(self) -> bool:
+        """Put the handlers back; whether a second signal did not wait."""
+        interrupts = self._interrupts
+        was_forced, interrupts.held, interrupts.is_forced = interrupts.is_forced, None, False
+        for number in reversed(self._handlers):  # Ctrl-C last: from then on it may come at once
+            _bare.signal(number, self._handlers[number])
+        return was_forced

@@ -22,7 +22,14 @@ from headgate.dataflow.nodes import FlowGraph, Node, Unit
 from headgate.dataflow.onlookers import Onlooking, is_onlooker
 from headgate.dataflow.order_of_units import LateTurn, Order, OwnTurn, Restarted
 from headgate.dataflow.procedures import Procedure
-from headgate.dataflow.quiet import QuietRun, quiet_batches, quiet_count
+from headgate.dataflow.quiet import (
+    BATCHES_MAX,
+    NONE_STAGED,
+    QuietRun,
+    Staged,
+    quiet_batches,
+    quiet_count,
+)
 from headgate.dataflow.recording import RecordedEpoch, Recorder, SameColumns, border_of
 from headgate.dataflow.runs import TakenBatches
 from headgate.dataflow.signals import Interrupts
@@ -44,7 +51,7 @@ LOG = logging.getLogger("headgate.dataflow")
 # would come in between ends it before that.
 TOGETHER_SECONDS = 0.02
 
-Behind = Callable[[UnderWay], Unit | None]  # who runs next, when something has run
+Behind = Callable[[UnderWay, Unit], Unit | None]  # who runs next, when a unit has run
 
 
 class Stepped(NamedTuple):
@@ -146,7 +153,7 @@ class Stepping:
             try:
                 self._execute_all(unit, progress, writes, recorder)
                 if behind is not None:
-                    error = self._execute_behind(behind, progress, writes, recorder)
+                    error = self._execute_behind(unit, behind, progress, writes, recorder)
             except BaseException:
                 if writes.has_kept:  # an interrupt: executions are in the rows, and in no record
                     with self._guard.all_or_stopped():
@@ -164,7 +171,7 @@ class Stepping:
             inlets = progress.inlets() if self._batches.is_durable else {}
             self._batches.commit_flow(writes.changed(), recorded, origin, inlets, border)
             now = self._batches.clock.monotonic()
-            news = progress.settle(now, has_takers=self.has_workers)
+            news = progress.settle(now, self._memory.inlets, has_takers=self.has_workers)
             self.standing.note(self._memory.inlets)
             self._note_aligned()
         if arrival is not None and not self._batches.is_rerunning:
@@ -187,19 +194,24 @@ class Stepping:
             if len(done) == 1:
                 self.aligned[stream] = Aligned(done.pop(), self._memory.epoch)
 
+    def takes_many(self, unit: Unit) -> bool:
+        """Whether a unit may run many batches at once."""
+        return self._quiet[unit.name] > 1 or unit.name in self._onlookers
+
     def _execute_behind(
-        self, behind: Behind, progress: UnderWay, writes: Writes, recorder: Recorder
+        self, ran: Unit, behind: Behind, progress: UnderWay, writes: Writes, recorder: Recorder
     ) -> BaseException | None:
         """Run what waits in the same epoch, as long as that takes no time and nobody else waits;
         returns what an execution raised that there is nothing of."""
         now = self._batches.clock.monotonic
         end = now() + TOGETHER_SECONDS
         while now() < end and not self._lock.is_wanted:
-            unit = behind(progress)
+            unit = behind(progress, ran)
             if unit is None:
                 return None
             try:
                 self._execute_all(unit, progress, writes, recorder)
+                ran = unit
             except Exception as error:
                 if self._guard.reason is not None:
                     raise
@@ -246,14 +258,12 @@ class Stepping:
         """A unit is done with its next batch: it commits, or aborts, or there is nothing to do;
         or with several that are quiet."""
         batch, now = progress.next_of(unit), self._batches.clock.monotonic()
-        quiet = self._quiet_batches(unit, progress)
-        waited = progress.waited(unit, batch if quiet is None else quiet.last, now)
-        for node in unit.nodes:
-            self.meters.of(node.name).queue_seconds += waited
-        if unit.name in self._onlookers and self._look(unit, progress, writes, recorder):
-            return
+        quiet = self._quiet_batches(unit, progress, batch, BATCHES_MAX)
         if quiet is not None:
             self._run_quiet(unit, quiet, progress, writes, recorder)
+            return
+        self.meters.note_queue(unit.nodes, progress.waited(unit, batch, now))
+        if unit.name in self._onlookers and self._look(unit, progress, writes, recorder):
             return
         told = [one.name for one in unit.needs if progress.batch(one.name, batch) is None]
         if told:
@@ -266,19 +276,22 @@ class Stepping:
         for node in unit.nodes:
             progress.finish(node, batch)
 
-    def _quiet_batches(self, unit: Unit, progress: UnderWay) -> TakenBatches | None:
-        """The next batches that a unit may run at once, because nothing aborts them."""
-        count = self._quiet[unit.name]
+    def _quiet_batches(
+        self, unit: Unit, progress: UnderWay, first: int, count: int,
+        staged: Staged | None = NONE_STAGED,
+    ) -> TakenBatches | None:  # fmt: skip
+        """Batches of a unit from one on that it may run at once, because nothing aborts them."""
+        count = min(count, self._quiet[unit.name])
         if not count or unit.name in self._onlookers:
             return None
-        found, first = (
-            quiet_batches(unit, progress, 1 if self._is_one_by_one else count),
-            progress.next_of(unit),
-        )
+        count = 1 if self._is_one_by_one else count
+        found = quiet_batches(unit, progress, first, count, staged)
         if found is None or found.last == first:
             return found
-        is_free = self._order.over(progress).is_first(unit, found.last)
-        return found if is_free else found.up_to(first)
+        order = self._order.over(progress)
+        if order.is_first(unit, found.last):
+            return found
+        return found.up_to(first) if order.is_first(unit, first) else None
 
     @property
     def _is_one_by_one(self) -> bool:
@@ -304,8 +317,14 @@ class Stepping:
         self, unit: Unit, taken: TakenBatches, progress: UnderWay, writes: Writes,
         recorder: Recorder,
     ) -> None:  # fmt: skip
+        def more(first: int, count: int, staged: Staged | None) -> TakenBatches | None:
+            is_alone = self._is_one_by_one or self._quiet[unit.name] == 1
+            if is_alone or self._lock.is_wanted:
+                return None
+            return self._quiet_batches(unit, progress, first, count, staged)
+
         try:
-            QuietRun(unit, taken, self._executing, progress, writes, recorder).run()
+            QuietRun(unit, self._executing, progress, writes, recorder).run(taken, more)
         except BaseException:
             if writes.is_final:  # there is no way back
                 with self._guard.all_or_stopped():

@@ -200,6 +200,7 @@ class UnderWay:
         self._added: dict[str, list[BatchRun]] = {}
         self._done: dict[str, int] = {}
         self._windows: dict[str, Windowed] = {}
+        self._is_logged = False  # what it does to windows is in the engine's inlets
 
     # --- what there is ------------------------------------------------------------------------
 
@@ -345,7 +346,7 @@ class UnderWay:
 
     def inlets(self) -> dict[str, Inlet]:
         """All that the epoch changed, as the log has it."""
-        found = {}
+        self._is_logged, found = True, {}
         for name in self._touched():
             one = self._moved(name)
             if one.held is not None or one.drops or name in self._closed:
@@ -354,9 +355,11 @@ class UnderWay:
             found[node_inlet(name)] = self._node(name)
         return found
 
-    def settle(self, now: float, *, has_takers: bool = True) -> list[News]:
-        """The epoch has committed: what it did stands; where somebody takes the news of it, which
-        batches are whole now."""
+    def settle(
+        self, now: float, inlets: Mapping[str, Inlet], *, has_takers: bool = True
+    ) -> list[News]:
+        """The epoch has committed, and these are the engine's inlets where it was logged: what it
+        did stands; where somebody takes the news of it, which batches are whole now."""
         standing, news = self._standing, list[News]()
         for name in self._touched():
             queue, floor = standing.queues[name], self._floor(name)
@@ -373,9 +376,10 @@ class UnderWay:
         for name, window in self._windows.items():
             key, kept = node_inlet(name), window.kept
             standing.kept[name] = KeptAt(kept.version, kept.known - window.drops)
-            standing.windows[name] = moved({key: standing.windows[name]}, {key: self._node(name)})[
-                key
-            ]
+            known = inlets if self._is_logged else moved(
+                {key: standing.windows[name]}, {key: self._node(name)}
+            )  # fmt: skip
+            standing.windows[name] = known[key]
         standing.done.update(self._done)
         return news
 

@@ -232,6 +232,18 @@ class Writes:
                 before[once < len(copied)] = copied[once[once < len(copied)]]
             one.touch(once, before)
 
+    def note_exactly(
+        self, changed: Mapping[str, Slots], before: Mapping[str, Words] | None
+    ) -> None:
+        """The same where these are all slots that they changed, each once, with those that others
+        changed before, and the dead ones released; by rows as they were they can be undone."""
+        self.is_final = self.is_final or before is None
+        for name, slots in changed.items():
+            if before is None:
+                self.of(name).note(slots)
+            else:
+                self.of(name).touch(slots, before[name])
+
     def added(self) -> list[pa.Table]:
         """The rows that the last statement added; each asked for once."""
         found, self._added = self._added, []

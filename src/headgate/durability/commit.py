@@ -41,6 +41,20 @@ class Inlet:
     held: pa.Table | None
     arrivals: int
     drops: int | None = None
+    # Of a change: from which inlet to which, so that those who follow it do so once together.
+    _moved: tuple[Inlet | None, Inlet] | None = field(
+        default=None, init=False, repr=False, compare=False
+    )
+
+    def after(self, before: Inlet | None) -> Inlet:
+        """The inlet that this change makes of one; ValueError where it cannot."""
+        known = self._moved
+        if known is not None and known[0] is before:
+            return known[1]
+        found = _moved(before, self)
+        if found is not self:  # which stays, and what was before it would, too
+            object.__setattr__(self, "_moved", (before, found))
+        return found
 
 
 @dataclass(frozen=True)
@@ -150,7 +164,7 @@ INLET_CHUNKS_MAX = 64  # pieces of what is held, before they are joined into one
 
 def moved(before: Mapping[str, Inlet], changed: Mapping[str, Inlet]) -> dict[str, Inlet]:
     """The inlets after an epoch that changed some of them; ValueError where one cannot have."""
-    return {**before, **{name: _moved(before.get(name), one) for name, one in changed.items()}}
+    return {**before, **{name: one.after(before.get(name)) for name, one in changed.items()}}
 
 
 def _moved(before: Inlet | None, after: Inlet) -> Inlet:

@@ -274,12 +274,11 @@ def inlet_meta(inlet: Inlet) -> dict[str, Any]:
 
 def batches_of(held: pa.Table | None) -> list[pa.RecordBatch]:
     """The batches of held events: at least one when there is a table, so that its schema stays."""
-    if held is None:
-        return []
-    empty = pa.RecordBatch.from_arrays(
-        [pa.array([], field.type) for field in held.schema], schema=held.schema
-    )
-    return held.to_batches() or [empty]
+    found = [] if held is None else held.to_batches()
+    if held is None or found:
+        return found
+    none = [pa.array([], field.type) for field in held.schema]
+    return [pa.RecordBatch.from_arrays(none, schema=held.schema)]
 
 
 class PayloadPart(NamedTuple):

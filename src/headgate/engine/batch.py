@@ -50,7 +50,6 @@ from headgate.engine.results import (
     with_epoch,
 )
 from headgate.engine.straight_path import Plain, StraightBatch, StraightPath, straight_of
-from headgate.engine.straight_results import Made
 from headgate.engine.stream import Idle, Streams, check_flush, latest_seen_us
 from headgate.engine.terms import Origin, Terms
 from headgate.execution.expiring import Expiring
@@ -379,37 +378,6 @@ class Batches:
         self._meter(terms).steps["sync"].note(self._now() - began)
 
     # --- for dataflows ------------------------------------------------------------------------
-
-    def attempt(
-        self, terms: Terms, events: pa.Table, epoch: int
-    ) -> tuple[pa.RecordBatch, Mapping[str, Slots]]:
-        """Run events as a part of an epoch that commits later: their results, the slots changed."""
-        executor = self.executor(terms.route.transactions, terms.updates)
-        program = executor.program
-        arranged = arranger_of(terms, program).arrange(events, None)
-        with self._guard.all_or_stopped():
-            program.resolve(arranged.works)
-            execution = executor.execute(
-                arranged.works, arranged.order, arranged.route, epoch, terms.scheme, terms.isolation
-            )
-            arranged = in_commit_order(arranged, execution, terms)
-            batch, _ = build_results(terms, arranged, execution, program)
-        return batch, execution.changed
-
-    def attempt_plain(
-        self, terms: Terms, events: pa.Table, epoch: int
-    ) -> tuple[pa.Table, Made, Mapping[str, Slots]] | None:
-        """The same by the straight path, where the events are plain; else None, and nothing ran.
-
-        The events come back as they ran: in order, in one piece.
-        """
-        path = straight_of(terms, self.executor(terms.route.transactions, terms.updates))
-        plain = None if path is None else path.take(events)
-        if path is None or plain is None:
-            return None
-        with self._guard.all_or_stopped():
-            ran = path.run(plain, epoch)
-            return plain.events, ran.made(), ran.changed
 
     @property
     def is_durable(self) -> bool:

@@ -18,7 +18,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -381,6 +381,21 @@ class _Stopping:
             guard.stop(f"a batch failed before its commit ({describe(error)})")
 
 
+class _Inside:
+    """What `Guard.inside` gives; a generator costs as much as a short function of a user."""
+
+    def __init__(self, threads: set[int]) -> None:
+        self._threads, self._mine = threads, threading.get_ident()
+
+    def __enter__(self) -> None:
+        self._is_first = self._mine not in self._threads
+        self._threads.add(self._mine)
+
+    def __exit__(self, *error: object) -> None:
+        if self._is_first:
+            self._threads.discard(self._mine)
+
+
 class Guard:
     """Whether one engine may go on; its first failure is the one that is told."""
 
@@ -446,17 +461,9 @@ class Guard:
         self.check_entry()
         return _NOTHING
 
-    @contextlib.contextmanager
-    def inside(self) -> Iterator[None]:
+    def inside(self) -> AbstractContextManager[None]:
         """A user's function runs in this thread, perhaps one that another started."""
-        mine = threading.get_ident()
-        is_first = mine not in self._inside
-        self._inside.add(mine)
-        try:
-            yield
-        finally:
-            if is_first:
-                self._inside.discard(mine)
+        return _Inside(self._inside)
 
     def all_or_stopped(self) -> AbstractContextManager[None]:
         """From the first changed row to the log record: a failure in between stops the engine."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -31,12 +31,13 @@ from headgate.execution.run import Work
 from headgate.execution.straight_run import Given, Interpret, StraightRun, is_straight
 from headgate.isolation.levels import Executor
 from headgate.kernels.pointers import BITS, address
+from headgate.parallel.scheduler import COST_SAMPLE_MIN
 from headgate.parallel.scheme import Scheme
 from headgate.parallel.sections import LookAhead
 from headgate.state.columns import is_in_time, to_stored
 from headgate.state.fitting import one_array, unmarked
 from headgate.state.layout import STORED
-from headgate.state.spaces import EventRows, Slots
+from headgate.state.spaces import EventRows, Slots, Words
 from headgate.state.types import BOUNDS, PLAIN_KINDS, Column
 
 # By columns of these types one can sort as they stand.
@@ -45,6 +46,8 @@ _TIMES = frozenset(("timestamp", "date"))
 # Of so many events the results go to the log while the next ones run: as many as a piece of a
 # record has, and enough that another thread is worth its while.
 SECTION_EVENTS = PIECE_ROWS_MAX
+# How many events have run, and how many of them have committed -> up to which one to run next.
+Until: TypeAlias = Callable[[int, int], int]
 
 
 class Plain(NamedTuple):
@@ -303,7 +306,17 @@ class StraightPath:
         """How many may work on a batch."""
         return self._terms.scheme.threads
 
-    def run(self, plain: Plain, epoch: int, begun: OpenRecord | None = None) -> StraightBatch:
+    def end_part(self, epoch: int, *, keeps: bool) -> dict[str, Words] | None:
+        """What has run was a part of an epoch: its rows are to be of that; they as they were, where
+        they are kept."""
+        before = self._run.images() if keeps else None
+        self._run.restamp(epoch)
+        return before
+
+    def run(
+        self, plain: Plain, epoch: int, begun: OpenRecord | None = None, *, keeps: bool = False,
+        until: Until | None = None,
+    ) -> StraightBatch:  # fmt: skip
         """Run a plain batch; where a record of the log is begun, the results go into it."""
         given = plain.given
         outs = []  # by transaction: words of its output x positions
@@ -315,9 +328,14 @@ class StraightPath:
         def interpret(position: int) -> str | None:
             return self._interpreted(plain, outs, position, epoch)
 
-        self._run.begin(given, epoch)
+        self._run.begin(given, epoch, keeps=keeps)
         aborted = None if plain.scheme.is_serial else self._run_shared(plain)
-        if aborted is None:
+        if until is not None:
+            count = self._run_until(until, given.count, interpret)
+            aborted, plain, outs = self._run.aborted, _cut(plain, count), [
+                out[:, :count] for out in outs
+            ]  # fmt: skip
+        elif aborted is None:
             aborted = self._run_in_order(plain, outs, interpret, begun)
         return StraightBatch(
             self._run.changed(),
@@ -336,6 +354,17 @@ class StraightPath:
             scheduler.note_aborts(count, len(aborted))
         return aborted
 
+    def _run_until(self, until: Until, count: int, interpret: Interpret) -> int:
+        """Run events as far as is said, piece by piece; returns how many ran."""
+        done = 0
+        while done < count:
+            end = until(done, done - len(self._run.aborted))
+            if end <= done:
+                break
+            self._run.run(done, end, interpret)
+            done = end
+        return done
+
     def _run_in_order(
         self,
         plain: Plain,
@@ -345,7 +374,8 @@ class StraightPath:
     ) -> np.ndarray:
         """Run a batch event after event; returns the positions that did not commit."""
         count, scheduler = plain.given.count, self._executor.scheduler
-        busy, used = scheduler.clock.busy, 0.0
+        is_sample = count >= COST_SAMPLE_MIN  # of fewer nothing is learnt, and to ask is no trifle
+        busy, used = scheduler.clock.busy if is_sample else _nothing, 0.0
         began = busy()
         step = SECTION_EVENTS if begun is not None or self.threads > 1 else count
         if count <= step and begun is None:
@@ -410,10 +440,27 @@ class StraightPath:
         program.find_all(work)
         work.out_layout = signature.out_layout
         work.out = None if work.out_layout is None else outs[number]
+        before = {
+            (access.table.name, slot): program.tables[access.table.name].words[slot].copy()
+            for access, slots in zip(signature.accesses, work.slots, strict=True)
+            for slot in (slots.tolist() if self._run.keeps else ())
+        }
         reason = program.interpreters[number].run(work, 0, position, epoch)
         for table, slot in work.changes:
-            self._run.note_change(table, slot)
+            self._run.note_change(table, slot, before.get((table, slot)))
         return reason
+
+
+def _nothing() -> float:
+    return 0.0
+
+
+def _cut(plain: Plain, count: int) -> Plain:
+    """The first events of a plain batch that ran, for its results."""
+    route = plain.given.route
+    given = Given(count, [], [], None if route is None else route[:count])
+    order = [column.slice(0, count) for column in plain.order]
+    return plain._replace(events=plain.events.slice(0, count), given=given, order=order)
 
 
 def _key(column: Column) -> tuple[str, str]:

@@ -23,9 +23,12 @@ from headgate.kernels.frame import ABORTED, ABORTED_COUNT, COUNT, EPOCH, REASON,
 from headgate.kernels.generating_look_ups import is_found_late
 from headgate.kernels.pointers import address
 from headgate.kernels.serial import BLOCK_EVENTS
+from headgate.state.layout import HEADER_EPOCH_SHIFT
+from headgate.state.rows import TableRows
 from headgate.state.spaces import Slots, Words
 from headgate.state.table import Access
 
+_FLAGS = (1 << HEADER_EPOCH_SHIFT) - 1  # what a header has beside its epoch
 Interpret = Callable[[int], str | None]  # a position -> why its event did not commit
 Share = Callable[[SharedBatch], bool]  # run by several threads; False when it was put back
 
@@ -89,14 +92,18 @@ class StraightRun:
         self._slots: dict[int, np.ndarray] = {}  # by access, where several threads look them up
         self.reason = np.empty(0, np.int64)  # zeros, but for events that did not commit
         self._aborted = np.empty(0, np.int64)
+        self.keeps: bool = False  # rows as they were before the batch that runs
 
     # --- a batch ------------------------------------------------------------------------------
 
-    def begin(self, given: Given, epoch: int) -> None:
-        """Make ready for a batch, which `run` then runs, whole or section by section."""
+    def begin(self, given: Given, epoch: int, *, keeps: bool = False) -> None:
+        """Make ready for a batch, which `run` then runs, whole or section by section; with `keeps`
+        rows that it changes are kept as they were."""
         frame, count = self._frame, given.count
         self.place_rows(given)
         self._reserve(given)
+        if keeps or self.keeps:
+            self._keep_images(keeps=keeps)
         for columns, found in zip(self._columns, given.columns, strict=True):
             columns[: len(found)] = found
         for number, out in enumerate(given.out):
@@ -217,11 +224,42 @@ class StraightRun:
                 rows.release(slots)
         return found
 
-    def note_change(self, table: str, slot: int) -> None:
-        """A row that the interpreter changed."""
+    def _keep_images(self, *, keeps: bool) -> None:
+        """Have the kernel copy each row before its first change, or not."""
+        self.keeps = keeps
+        for number, rows in enumerate(self._tables):
+            name = f"images_{number}"
+            room = len(self._kept[f"changed_{number}"]) * rows.layout.words if keeps else 0
+            if keeps and len(self._kept.get(name, ())) < room:
+                self._kept[name] = np.empty(room, np.int64)
+            self._frame[self._places[name]] = address(self._kept[name]) if keeps else 0
+
+    def images(self) -> dict[str, Words]:
+        """By table: the rows that the batch changed, as they were before; as `changed` lists
+        them."""
+        found = {}
+        for number, rows in enumerate(self._tables):
+            count, width = int(self._counts[2 * number]), rows.layout.words
+            if count:
+                words = self._kept[f"images_{number}"][: count * width]
+                found[rows.table.name] = words.reshape(count, width).copy()
+        return found
+
+    def restamp(self, epoch: int) -> None:
+        """Have the rows that the batch changed be of another epoch than it ran in."""
+        for number, rows in enumerate(self._tables):
+            slots = self._kept[f"changed_{number}"][: int(self._counts[2 * number])]
+            if len(slots):
+                restamp(rows, slots, epoch)
+
+    def note_change(self, table: str, slot: int, before: Words | None) -> None:
+        """A row that the interpreter changed, and what it was."""
         for number, rows in enumerate(self._tables):
             if rows.table.name == table:
-                self._kept[f"changed_{number}"][self._counts[2 * number]] = slot
+                count, width = int(self._counts[2 * number]), rows.layout.words
+                if self.keeps and before is not None:
+                    self._kept[f"images_{number}"][count * width : (count + 1) * width] = before
+                self._kept[f"changed_{number}"][count] = slot
                 self._counts[2 * number] += 1
                 self._counts[2 * number + 1] = 1  # it may be gone: to look is no harm
 
@@ -281,6 +319,12 @@ class StraightRun:
         self._room("undo", undo)
         for number, rows in enumerate(self._tables):
             self._room(f"changed_{number}", touched[rows.table.name] + 1)
+
+
+def restamp(rows: TableRows, slots: Slots, epoch: int) -> None:
+    """Have rows be of another epoch than what changed them ran in."""
+    headers = rows.words[:, 0]  # by one index alone, which is twice as fast
+    headers[slots] = (headers[slots] & _FLAGS) | (epoch << HEADER_EPOCH_SHIFT)
 
 
 def _longest(offsets: np.ndarray) -> int:

@@ -81,9 +81,9 @@ def test_plain_events_take_the_straight_path(monkeypatch: pytest.MonkeyPatch) ->
     seen: list[int] = []
     run: Any = straight_path.StraightPath.run
 
-    def watched(self: Any, plain: Any, epoch: int, *more: Any) -> Any:
+    def watched(self: Any, plain: Any, epoch: int, *more: Any, **said: Any) -> Any:
         seen.append(plain.given.count)
-        return run(self, plain, epoch, *more)
+        return run(self, plain, epoch, *more, **said)
 
     monkeypatch.setattr(straight_path.StraightPath, "run", watched)
     with hg.open(None, tables=[totals], dataflows=[flow(True, False)]) as engine:

@@ -6,6 +6,7 @@ import datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import headgate as hg
@@ -131,3 +132,22 @@ def test_what_nodes_did_and_what_waits_is_in_the_metrics_of_the_engine() -> None
         assert 'headgate_node_aborts_total{node="refuse"} 1' in lines
         assert 'headgate_stream_held{stream="came"} 2' in lines
     assert results.num_rows > 10
+
+
+def test_times_of_no_year_are_rejected_wherever_they_stand_in_their_buffer() -> None:
+    times = hg.Stream("times", "ts timestamp, d date", order_by="ts")
+
+    @hg.procedure(times)
+    def take(batch: Any, tx: hg.Tx) -> None:
+        assert batch.num_rows
+
+    micros = pa.array([0, 2**62, 5, 7], pa.int64()).cast(times.schema["ts"].type.arrow)
+    days = pa.array([1, 1, 2**30, 3], pa.int32()).cast(pa.date32())
+    rows = pa.table({"ts": micros, "d": days})
+    cuts = {(0, 4): 2, (1, 1): 0, (2, 1): 0, (2, 2): 1, (3, 1): 1, (0, 0): 0}
+    with hg.open(None, tables=seen, dataflows=hg.Dataflow("flow", [take])) as engine:
+        for (first, count), kept in cuts.items():
+            found = engine.push(times, rows.slice(first, count)).to_pylist()
+            outcomes = [one["outcome"] for one in found if one["transaction"] == "times"]
+            assert outcomes.count("committed") == kept
+            assert outcomes.count("rejected") == count - kept
