@@ -21,7 +21,7 @@ from typing import Any
 
 import numba
 from llvmlite import ir as llvm
-from llvmlite.binding import Linkage
+from llvmlite.binding import Linkage, create_new_function_pass_manager
 from numba import _dynfunc
 from numba.core import caching, cgutils, dispatcher, serialize, types
 from numba.core.codegen import JITCodeLibrary
@@ -240,6 +240,18 @@ class Lowered(JITCodeLibrary):
     """The code of one function, as the linker takes it."""
 
     symbol = ""  # the name by which it is called
+
+    def _optimize_functions(self, module: Any) -> None:
+        """Only what makes it shorter: the kernel that takes it in is optimised as a whole, to the
+        same code, whatever is done here."""
+        module.data_layout = self._codegen._data_layout
+        builder, passes = self._codegen._pass_builder(opt=1), create_new_function_pass_manager()
+        passes.add_sroa_pass()
+        passes.add_instruction_combine_pass()
+        passes.add_simplify_cfg_pass()
+        for function in module.functions:
+            if not function.is_declaration:
+                passes.run(function, builder)
 
     def finalize(self) -> None:
         """What it calls is linked into the kernel beside it, and all of it optimised there."""
