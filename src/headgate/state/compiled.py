@@ -463,7 +463,7 @@ class _ApartCompiler(_KernelCompiler):
 def compiled_apart(function: Any) -> Any:
     """Compiled by itself, once for all kernels, which call it; for long functions of words."""
     apart.declare(function)
-    options = {"nogil": True, "cache": True, "no_cfunc_wrapper": True}
+    options = {"nogil": True, "cache": _is_ours(function), "no_cfunc_wrapper": True}
     return numba.njit(pipeline_class=_ApartCompiler, **options)(function)
 
 
