@@ -20,6 +20,9 @@ from typing import Any
 from numba.core.codegen import JITCodeLibrary
 
 _MARK = "__headgate_apart__"
+_COUNTED_MAX = (
+    1 << 40
+)  # Numba counts functions up from 1; numbers that say what they are, are larger
 _numbers: set[tuple[Any, ...]] = set()  # those given in this process
 
 
@@ -51,7 +54,7 @@ def give_number(state: Any, versions: tuple[Any, ...]) -> None:
     if versions[-1] is None:  # its sources are not known: it has a name of this process alone
         return
     word = repr((*versions, function.func_qualname)).encode()
-    number = int(hashlib.sha256(word).hexdigest()[:15], 16)
+    number = int(hashlib.sha256(word).hexdigest()[:15], 16) | _COUNTED_MAX
     if (number, state.args) not in _numbers:
         _numbers.add((number, state.args))
         function.unique_id = number
@@ -68,6 +71,11 @@ def marked(result: Any, function: FunctionType) -> Any:
         )
         library._linking_libraries = []  # it has taken them in
     return result
+
+
+def may_be_kept(result: Any) -> bool:
+    """Not where a function that is called by its name has one of this process alone."""
+    return result.library.headgate_apart is None or result.fndesc.uid >= _COUNTED_MAX
 
 
 def taken_out(library: Any) -> list[Any]:

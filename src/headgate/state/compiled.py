@@ -120,6 +120,8 @@ class VerifiedCache(caching.FunctionCache):
     def _save_overload(self, sig: Any, data: Any) -> None:
         key = self._key(sig, data.codegen)
         name = self._file(key)
+        if not apart.may_be_kept(data):
+            return
         if self._enabled and name is not None and self._impl.check_cachable(data):
             payload = key, self._impl.reduce(data), apart.called_by(data.library)
             vault().write(name, serialize.dumps(payload))

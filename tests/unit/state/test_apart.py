@@ -79,6 +79,15 @@ def test_a_kernel_is_taken_only_with_what_it_was_compiled_with() -> None:
     assert not apart.are_there((apart.Called(entry_looks.__name__, "scan", arguments, "other"),))
 
 
+def test_under_a_name_of_one_process_alone_it_is_not_kept() -> None:
+    halved.compile("(int64,)")
+    again = compiled_apart(halved.py_func)  # its name is taken here: it has Numba's count
+    again.compile("(int64,)")
+    (first,), (second,) = halved.overloads.values(), again.overloads.values()
+    assert first.fndesc.mangled_name != second.fndesc.mangled_name
+    assert apart.may_be_kept(first) and not apart.may_be_kept(second)
+
+
 # --- real processes -------------------------------------------------------------------------------
 
 PROGRAM = """
