@@ -27,7 +27,7 @@ _numbers: set[tuple[Any, ...]] = set()  # those given in this process
 
 
 @dataclass(frozen=True)
-class Called:
+class CalledApart:
     """A function that is called where it is: its place, its arguments' types and its symbol."""
 
     module: str
@@ -66,7 +66,7 @@ def marked(result: Any, function: FunctionType) -> Any:
     if _MARK in function.__dict__:
         library, described = result.library, result.fndesc
         arguments = tuple(result.signature.args)
-        library.headgate_apart = Called(
+        library.headgate_apart = CalledApart(
             function.__module__, function.__name__, arguments, described.mangled_name
         )
         library._linking_libraries = []  # it has taken them in
@@ -88,12 +88,12 @@ def taken_out(library: Any) -> list[Any]:
     return list(library._linking_libraries)
 
 
-def called_by(library: Any) -> tuple[Called, ...]:
+def called_by(library: Any) -> tuple[CalledApart, ...]:
     """What the code of a library calls elsewhere."""
     return tuple(library.headgate_calls)
 
 
-def are_there(called: tuple[Called, ...]) -> bool:
+def are_there(called: tuple[CalledApart, ...]) -> bool:
     """See to it that all that a kernel calls is compiled or loaded; whether it has those names."""
     for one in called:
         found = getattr(importlib.import_module(one.module), one.name)

@@ -74,9 +74,11 @@ def test_a_kernel_is_taken_only_with_what_it_was_compiled_with() -> None:
     entry_looks.scan_one.compile("(int64,int64,int64,int64,int64,int64,int64,int64)")
     (found,) = entry_looks.scan.overloads.values()
     name, arguments = found.fndesc.mangled_name, tuple(found.signature.args)
-    called = apart.Called(entry_looks.__name__, "scan", arguments, name)
+    called = apart.CalledApart(entry_looks.__name__, "scan", arguments, name)
     assert apart.are_there((called,))
-    assert not apart.are_there((apart.Called(entry_looks.__name__, "scan", arguments, "other"),))
+    assert not apart.are_there(
+        (apart.CalledApart(entry_looks.__name__, "scan", arguments, "other"),)
+    )
 
 
 def test_under_a_name_of_one_process_alone_it_is_not_kept() -> None:
