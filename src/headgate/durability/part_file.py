@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import xxhash
 
 from headgate.durability import format as layout
 from headgate.durability.lineage import Lineage
@@ -70,19 +71,22 @@ def write_part(
     """Write a part of an epoch: durable when it returns, or else, if it is not to be kept, among
     the files of work under way."""
     body = _encode(tables, said)
-    fields = (epoch, lineage.store, lineage.id, len(body), layout.checksum_of(body), 0)
+    size, digest = sum(map(len, body)), xxhash.xxh3_64()
+    for piece in body:
+        digest.update(piece)
+    fields = (epoch, lineage.store, lineage.id, size, digest.intdigest(), 0)
     header = layout.seal(layout.PART_HEADER_RECORD, layout.PART_MAGIC, *fields)
     file = os.path.join(epoch_folder(epoch) if is_kept else layout.WORK_FOLDER, name)
     target = os.path.join(path, layout.PARTS_FOLDER, file)
     if is_kept:
-        replace_file(disk, target, header + body)
+        replace_file(disk, target, header, *body)
     else:
-        _write(disk, target, header, body)
+        _write(disk, target, header, *body)
     mark = int.from_bytes(header[layout.COVERED_BYTES :], "little")
-    return PartName(file, mark, len(header) + len(body))
+    return PartName(file, mark, len(header) + size)
 
 
-def _write(disk: Disk, target: str, *pieces: bytes) -> None:
+def _write(disk: Disk, target: str, *pieces: bytes | memoryview) -> None:
     opened = disk.open(target, "create")
     try:
         opened.write(0, *pieces)
@@ -191,20 +195,22 @@ def part_epochs(disk: Disk, path: str) -> list[int]:
     return sorted(int(name) for name in names if len(name) == 20 and name.isdecimal())
 
 
-def _encode(tables: Mapping[str, pa.Table], said: Mapping[str, Any]) -> bytes:
-    bodies: list[bytes] = []
+def _encode(tables: Mapping[str, pa.Table], said: Mapping[str, Any]) -> list[bytes | memoryview]:
+    """The bytes of a part, in pieces, so that many rows are not copied to be put together."""
+    bodies: list[bytes | memoryview] = []
     index: list[tuple[str, int]] = []
     for name, table in tables.items():
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema) as writer:
             writer.write_table(table)
-        body = sink.getvalue().to_pybytes()
-        bodies.append(body + bytes(layout.padded(len(body)) - len(body)))
-        index.append((name, len(bodies[-1])))
+        body = memoryview(sink.getvalue())
+        size = layout.padded(len(body))
+        bodies += [body, bytes(size - len(body))]
+        index.append((name, size))
     text = json.dumps({"tables": index, "said": dict(said)}).encode()
     first = layout.padded(_LENGTH.size + len(text))
     begin = (_LENGTH.pack(len(text)) + text).ljust(first, b"\0")
-    return b"".join([begin, *bodies])
+    return [begin, *bodies]
 
 
 def _decode(body: memoryview) -> PartContent:
