@@ -2,9 +2,9 @@
 
 A file is written whole under a name of its own and takes its place in one step; who mapped the one
 before keeps that one. What is mapped is private: writing to it changes no file. Nothing is synced:
-a file is of use while the machine runs that wrote it. A program that comes later looks at all of its
-bytes first. Invariant: what `map_arrays` gives is what `write_arrays` of this run of the machine was
-given, or nothing.
+a file is of use while the machine runs that wrote it. A program that comes later looks at all of
+its bytes first. Invariant: what `map_arrays` gives is what `write_arrays` of this run of the
+machine was given, or nothing.
 """
 
 from __future__ import annotations

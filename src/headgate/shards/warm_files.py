@@ -3,8 +3,8 @@
 Workers of Spark end when they are idle, and with their program. A file has the rows of a shard as
 memory has them, so that the next worker maps it, brings it forward by what was committed since, and
 makes no index anew. It is never changed in place: nothing can be half done in it. It is written
-behind the task that it is due after: what that task did nobody may have committed, and the file says
-so, as the copy in memory does. Invariant: what a file holds is known by its digests and by the
+behind the task that it is due after: what that task did nobody may have committed, and the file
+says so, as the copy in memory does. Invariant: what a file holds is known by its digests and by the
 attempt that ran in it; one that is missing, older than the store's image or in doubt costs reading
 the store, and nothing else.
 """
