@@ -20,7 +20,7 @@ import xxhash
 from headgate.durability import format as layout
 from headgate.durability.lineage import Lineage
 from headgate.errors import DamageError
-from headgate.io import Disk, make_folders, read_file, replace_file
+from headgate.io import Disk, make_folders, replace_file
 
 _LENGTH = struct.Struct("<Q")
 
@@ -97,7 +97,7 @@ def _write(disk: Disk, target: str, *pieces: bytes | memoryview) -> None:
 def read_part(disk: Disk, path: str, lineage: Lineage, name: PartName) -> PartContent:
     """What the part of this name holds; DamageError when it is not there or not the one named."""
     file = os.path.join(path, layout.PARTS_FOLDER, name.file)
-    body = memoryview(_checked(disk, file, lineage, name))[layout.RECORD_BYTES :]
+    body = _checked(disk, file, lineage, name)[layout.RECORD_BYTES :]
     try:
         return _decode(body)
     except (ValueError, KeyError, struct.error, pa.ArrowException) as error:
@@ -113,17 +113,27 @@ def copy_part(disk: Disk, path: str, to: str, lineage: Lineage, name: PartName) 
     replace_file(disk, target, content)
 
 
-def _checked(disk: Disk, file: str, lineage: Lineage, name: PartName) -> bytes:
+def _read(disk: Disk, file: str) -> memoryview:
+    """The whole content of a file that may be large, in memory that is taken once."""
+    opened = disk.open(file, "read")
+    try:
+        content = memoryview(pa.allocate_buffer(opened.size()))
+        return content[: opened.read_into(0, content)]
+    finally:
+        opened.close()
+
+
+def _checked(disk: Disk, file: str, lineage: Lineage, name: PartName) -> memoryview:
     """The bytes of a part, which are those that were named.
 
     Its mark tells it from every other one. The history of the store that it was written in may be
     an older one: a copy of a store has the parts as they were.
     """
     try:
-        content = read_file(disk, file)
+        content = _read(disk, file)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         raise layout.damage(file, 0, "the log names this part, and it is not there") from None
-    header, body = content[: layout.RECORD_BYTES], memoryview(content)[layout.RECORD_BYTES :]
+    header, body = bytes(content[: layout.RECORD_BYTES]), content[layout.RECORD_BYTES :]
     try:
         fields = layout.unseal(layout.PART_HEADER_RECORD, layout.PART_MAGIC, header, file)
     except DamageError as error:

@@ -212,7 +212,7 @@ def test_files_go_when_their_store_does_or_the_same_shard_has_another(tmp_path: 
 
 def test_a_full_disk_gets_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = type(shutil.disk_usage("/"))
-    monkeypatch.setattr(warm_files.shutil, "disk_usage", lambda path: usage(1000, 920, 80))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(1000, 920, 80))
     files, rows = WarmFiles(str(tmp_path), "run"), rows_in_memory(1)
     files.keep((1, 2, "mark", 0), rows, str(tmp_path), now=True)
     assert not list(tmp_path.iterdir()) and rows.behind
@@ -232,9 +232,11 @@ def test_many_first_rows_are_as_if_they_had_come_one_by_one() -> None:
         found.append(rows.tables["accounts"])
     assert len(found[0]) == len(found[1]) == len(given) - 5
     assert np.array_equal(found[0].words[: found[0].count], found[1].words[: found[1].count])
-    slots = [each.find(each.key_words([np.arange(len(given))]), np.zeros(len(given), np.uint8))
-             for each in found]  # fmt: skip
-    assert np.array_equal(*slots)
+    first, second = (
+        each.find(each.key_words([np.arange(len(given))]), np.zeros(len(given), np.uint8))
+        for each in found
+    )
+    assert np.array_equal(first, second)
 
 
 def test_arrays_come_back_as_they_were_and_private(tmp_path: Path) -> None:
