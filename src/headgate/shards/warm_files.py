@@ -97,9 +97,10 @@ class WarmFiles:
         """A task is over: what is due may be written."""
         with self._changed:
             if self._due and not self._writes:
-                self._writes = True
-                name = "headgate-warm"
-                threading.Thread(target=self._write_due, name=name, daemon=True).start()
+                thread = threading.Thread(target=self._write_due, name="headgate-warm", daemon=True)
+                with contextlib.suppress(RuntimeError):  # no thread is to be had: no file then
+                    thread.start()
+                    self._writes = True
 
     def release(self, rows: ShardRows) -> None:
         """Return when nobody writes these rows, or will; whether they were is seen by `behind`."""
