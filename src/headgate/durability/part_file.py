@@ -14,6 +14,7 @@ import struct
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import xxhash
 
@@ -114,10 +115,11 @@ def copy_part(disk: Disk, path: str, to: str, lineage: Lineage, name: PartName) 
 
 
 def _read(disk: Disk, file: str) -> memoryview:
-    """The whole content of a file that may be large, in memory that is taken once."""
+    """The whole content of a file that may be large, in memory that is taken once, and given back
+    at once: Arrow's own would be kept for later."""
     opened = disk.open(file, "read")
     try:
-        content = memoryview(pa.allocate_buffer(opened.size()))
+        content = memoryview(np.empty(opened.size(), np.uint8))
         return content[: opened.read_into(0, content)]
     finally:
         opened.close()
