@@ -119,7 +119,7 @@ def _read(disk: Disk, file: str) -> memoryview:
     at once: Arrow's own would be kept for later."""
     opened = disk.open(file, "read")
     try:
-        content = memoryview(np.empty(opened.size(), np.uint8))
+        content = np.empty(opened.size(), np.uint8).data
         return content[: opened.read_into(0, content)]
     finally:
         opened.close()

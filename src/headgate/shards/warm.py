@@ -189,8 +189,8 @@ def bring(
         for link in links:
             for name in link.parts:
                 if rows.tentative is None or name.file != rows.tentative.file:
-                    _apply(rows, source.read(name), part, link.epoch)
-                    brought.bytes, brought.parts = brought.bytes + name.bytes, brought.parts + 1
+                    brought.bytes += _apply(rows, source.read(name), part, link.epoch)
+                    brought.parts += 1
         rows.digests[part] = histories[part].digest
     if brought.parts and brought.how == "warm":
         brought.how = "brought forward"
@@ -233,17 +233,20 @@ def _whole(history: PartHistory) -> Sequence[Link]:
     return (*(() if history.image is None else (history.image,)), *history.links)
 
 
-def _apply(rows: ShardRows, part: PartContent, number: int, epoch: int) -> None:
-    """Put what a part says of one part of rows into their place."""
+def _apply(rows: ShardRows, part: PartContent, number: int, epoch: int) -> int:
+    """Put what a part says of one part of rows into their place; how many bytes that were."""
+    applied = 0
     for name, table in part.tables.items():
         kind, _, rest = name.partition("/")
         of, _, table_name = rest.partition("/")
         if kind not in (ROWS, GONE) or int(of) != number or table_name not in rows.tables:
             continue
+        applied += table.nbytes
         if kind == ROWS:
             rows.put(table_name, table, epoch)
         else:
             rows.remove(table_name, table)
+    return applied
 
 
 # --- the shards that a process holds --------------------------------------------------------------

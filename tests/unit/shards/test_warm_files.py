@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import textwrap
+import time
 from pathlib import Path
 from typing import Any
 
@@ -168,20 +169,32 @@ def rows_in_memory(behind: int) -> ShardRows:
     return rows
 
 
-def test_files_are_written_beside_tasks_and_none_while_its_rows_change(tmp_path: Path) -> None:
+def test_files_are_written_beside_tasks_and_none_while_its_rows_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[str] = []
+    write = warm_files.write_arrays
+
+    def noted(path: str, *given: Any) -> bool:
+        written.append(path)
+        return write(path, *given)
+
+    monkeypatch.setattr(warm_files, "write_arrays", noted)
     files, key = WarmFiles(str(tmp_path / "w"), "run", beside=True), (1, 2, "mark", 0)
     rows, store = rows_in_memory(1 << 20), str(tmp_path)
     files.keep(key, rows, store, now=True)
     assert not files.restore(key, rows_in_memory(0))  # the task is not over
     files.release(rows)  # another batch came first: what is owed is written after it
     files.begin()
-    assert rows.behind
+    while files._writes:
+        time.sleep(0.001)
+    assert rows.behind and not written
     files.keep(key, rows, store, now=False)
     files.begin()
-    while rows.behind:  # a thread writes
-        files.release(rows)
-        files.keep(key, rows, store, now=False)
-        files.begin()
+    while files._writes:  # a thread
+        time.sleep(0.001)
+    files.release(rows)
+    assert not rows.behind and len(written) == 1
     assert files.restore(key, rows_in_memory(0))
 
 
