@@ -17,6 +17,7 @@ import xxhash
 from headgate.engine.declaring.declarations import describe_table
 from headgate.errors import DeclarationError, InputError, shown
 from headgate.state.compiled import numba
+from headgate.state.row_history import ENDING
 from headgate.state.spaces import Words
 from headgate.state.strings import StringPool
 from headgate.state.table import Access, Table
@@ -31,8 +32,14 @@ class Placement:
     def __init__(self, tables: Mapping[str, Table], count: int) -> None:
         self.count = count
         self.everywhere = count  # the part of rows that all shards have
-        self.replicated = frozenset(name for name, table in tables.items() if table.replicate)
-        self._words = {name: _placing_words(table) for name, table in tables.items()}
+        # By table: the one that says where its rows are. Versions are where their row is, whose
+        # key their own begins with.
+        placing = {name: table for name, table in tables.items()}
+        for table in tables.values():
+            if table.history is not None:
+                placing[table.name + ENDING] = table
+        self.replicated = frozenset(name for name, table in placing.items() if table.replicate)
+        self._words = {name: _placing_words(table) for name, table in placing.items()}
         self._tables = dict(tables)
 
     def part(self, shard: int) -> int:
@@ -93,8 +100,11 @@ def _hashed(words: np.ndarray, count: int) -> np.ndarray:
 SHARDS_MAX = 1024
 # The parts of a declaration that mean the same wherever a table's rows are.
 _KNOWN = frozenset(
-    ("columns", "key", "check", "index", "unique", "references", "shard_by", "replicate")
-)
+    (
+        "columns", "key", "check", "index", "unique", "references", "shard_by", "replicate",
+        "history", "by",
+    )
+)  # fmt: skip
 
 
 def check_count(shards: Any) -> int:
@@ -117,13 +127,6 @@ def refuse_unfit(
                 f"table {table.name!r}: {others[0]} is not there for an engine with shards yet; "
                 f"{advice}"
             )
-    for transaction in transactions:
-        for access in transaction.signature.accesses:
-            if access.window is not None:
-                raise DeclarationError(
-                    f"transaction {transaction.name!r}: a window is not there for an engine with "
-                    f"shards yet; {advice}"
-                )
 
 
 def beyond_shards(transaction: Transaction, tables: Mapping[str, Table]) -> str | None:

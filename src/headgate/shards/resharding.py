@@ -369,7 +369,7 @@ def _pieces(
     known, keys = reader.parts(epoch), {name: one["key"] for name, one in described.items()}
     for part in range((shard_count(manifest) or 0) + 1):
         for name, rows in part_rows(reader, known.history(part), part, keys).items():
-            if part in parts_of(manifest, described[name]):
+            if part in parts_of(manifest, name):
                 storage = in_parts(Storage.read(name, described[name]))
                 yield name, storage.from_files(rows, Schema.parse(described[name]["columns"]))
 

@@ -56,6 +56,7 @@ from headgate.state.rows import TableRows, stored_column
 from headgate.state.spaces import Slots
 from headgate.state.strings import StringPool
 from headgate.state.table import Table
+from headgate.state.version_rows import VersionRows
 from headgate.transactions import Transaction
 
 EVENTS = "events"
@@ -319,12 +320,20 @@ class _Task:
             if kind == WANTED:
                 number, _, table = rest.partition("/")
                 slots = self._rows.find(table, keys)
-                rows = self._rows.tables[table].arrow(slots[slots >= 0])
-                found.setdefault(int(number), {})[table] = pa.Table.from_batches([rows])
+                mine = found.setdefault(int(number), {})
+                self._give(mine, table, slots[slots >= 0])
         return {
             number: self._write(f"rows-{number}", tables, is_kept=False)
             for number, tables in found.items()
         }
+
+    def _give(self, given: dict[str, pa.Table], table: str, slots: Slots) -> None:
+        """Hand out rows, and where events run, their versions."""
+        given[table] = pa.Table.from_batches([self._rows.tables[table].arrow(slots)])
+        kept = None if self._share.words is None else self._rows.versions(table, slots)
+        if kept is not None:
+            name, versions = kept
+            given[name] = pa.Table.from_batches([self._rows.tables[name].arrow(versions)])
 
     def run_events(self, events: pa.Table | None) -> ShareReport:
         """Run the events in the order in which they are, and write what they changed."""
@@ -369,12 +378,14 @@ class _Task:
                 alive = (rows.words[mine, 0] & HEADER_ALIVE) != 0
                 is_new = np.isin(mine, created) if len(created) else np.zeros(len(mine), np.bool_)
                 there, gone = mine[alive], mine[~alive]
+                more = np.count_nonzero(alive & is_new) - np.count_nonzero(~alive & ~is_new)
+                grown.setdefault(part, {})[name] = int(more)
+                if isinstance(rows, VersionRows):
+                    gone = _ended(rows, there, gone)
                 if len(there):
                     tables[f"{ROWS}/{part}/{name}"] = pa.Table.from_batches([rows.arrow(there)])
                 if len(gone):
                     tables[f"{GONE}/{part}/{name}"] = keys_of(rows, gone)
-                more = np.count_nonzero(alive & is_new) - np.count_nonzero(~alive & ~is_new)
-                grown.setdefault(part, {})[name] = int(more)
             rows.note_changed(slots)
         return tables, grown
 
@@ -391,6 +402,17 @@ class _Task:
         ends = np.cumsum(np.bincount(shards, minlength=placement.count))
         parts = np.split(slots[order], ends[:-1])
         return {shard: mine for shard, mine in enumerate(parts) if len(mine)}
+
+
+def _ended(rows: TableRows, there: Slots, gone: Slots) -> Slots:
+    """Of the versions that went, one for each key that none has which is there.
+
+    The numbers of a row that came again begin anew: a version that went may have the key of one
+    that is there, or of another one that went.
+    """
+    keys = rows.words[np.concatenate([there, gone]), 1 : 1 + len(rows.table.key)]
+    _, first = np.unique(keys, axis=0, return_index=True)
+    return gone[np.sort(first[first >= len(there)]) - len(there)]
 
 
 def keys_of(rows: TableRows, slots: Slots) -> pa.Table:

@@ -24,7 +24,7 @@ import pyarrow as pa
 from headgate.durability.lineage import Lineage
 from headgate.durability.named_parts import NOTHING, Link, PartHistory
 from headgate.durability.part_file import PartContent, PartName, read_part
-from headgate.engine.memory import POOL_SLACK
+from headgate.engine.memory import POOL_SLACK, rows_of
 from headgate.execution.program import Program
 from headgate.io import Disk
 from headgate.io.mapped import map_arrays, write_arrays
@@ -36,6 +36,7 @@ from headgate.state.spaces import Slots
 from headgate.state.stored_names import Storage
 from headgate.state.strings import StringPool
 from headgate.state.table import Table
+from headgate.state.version_rows import VersionRows, trail_of
 from headgate.transactions import Transaction
 
 ROWS = "rows"
@@ -54,7 +55,7 @@ class ShardRows:
 
     def __init__(self, tables: Mapping[str, Table], transactions: Iterable[Transaction]) -> None:
         self.pool = StringPool()
-        self.tables = {name: TableRows(table, self.pool) for name, table in tables.items()}
+        self.tables = rows_of(tables, self.pool)
         self.executors: dict[tuple[bool, tuple[str, ...]], Executor] = {}
         self.digests: dict[int, int] = {}  # by part of rows
         self.tentative: Tentative | None = None
@@ -82,7 +83,7 @@ class ShardRows:
 
     def put(self, name: str, given: pa.Table, epoch: int) -> None:
         """Let these rows be as given, those that are there and those that are not."""
-        rows = self.tables[name]
+        rows = self._reachable(name)
         given = Storage(name).from_files(given, rows.table.schema)  # older ones lack new columns
         slots = rows.find_or_take(self._keys(rows, given), np.zeros(given.num_rows, np.uint8))
         rows.taken = []  # they are alive in a moment
@@ -104,8 +105,23 @@ class ShardRows:
 
     def find(self, name: str, keys: pa.Table) -> Slots:
         """The slot of each key, -1 where there is no such row."""
-        rows = self.tables[name]
+        rows = self._reachable(name)
         return rows.find(self._keys(rows, keys), np.zeros(keys.num_rows, np.uint8))
+
+    def _reachable(self, name: str) -> TableRows:
+        """The rows of a table, which can be found by their keys: versions, too."""
+        rows = self.tables[name]
+        if isinstance(rows, VersionRows):
+            rows.index_now()
+        return rows
+
+    def versions(self, name: str, slots: Slots) -> tuple[str, Slots] | None:
+        """The table of the versions of these rows and their slots; None where none are kept."""
+        table = self.tables[name].table
+        if table.history is None:
+            return None
+        trail = trail_of(self.tables, table).ready()
+        return trail.versions.table.name, trail.of_rows(slots)
 
     def _keys(self, rows: TableRows, given: pa.Table) -> np.ndarray:
         where = f"table {rows.table.name!r}"

@@ -441,6 +441,22 @@ def end_all(trail: int, slots: np.ndarray, epoch: int) -> None:
 
 
 @numba.njit(cache=True, nogil=True)
+def versions_of(trail: int, slots: np.ndarray) -> np.ndarray:
+    """The slots of the versions of these rows, row after row, each row's in their order."""
+    total = 0
+    for slot in slots:
+        head = head_of(trail, slot)
+        total += get(head, NEXT) - get(head, FIRST)
+    found, count = np.empty(total, np.int64), 0
+    for slot in slots:
+        head = head_of(trail, slot)
+        for number in range(get(head, FIRST), get(head, NEXT)):
+            found[count] = get(version_at(trail, head, number), LEAF_SLOT)
+            count += 1
+    return found
+
+
+@numba.njit(cache=True, nogil=True)
 def fill(
     trail: int, owners: np.ndarray, numbers: np.ndarray, times: np.ndarray, slots: np.ndarray
 ) -> None:

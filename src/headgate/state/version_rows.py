@@ -29,7 +29,11 @@ _RESERVED = 4096  # versions that nodes are had for, beyond what a batch was see
 
 
 class VersionRows(TableRows):
-    """The versions of one table's rows; nobody looks one up by its key, so there is no index."""
+    """The versions of one table's rows; no event looks one up by its key, so there is no index.
+
+    Where versions come from elsewhere they are told apart by their keys: `index_now` makes an index
+    for that, which the next batch that changes versions lets go.
+    """
 
     def __init__(self, table: Table, pool: StringPool) -> None:
         super().__init__(table, pool, is_indexed=False)
@@ -38,8 +42,22 @@ class VersionRows(TableRows):
         """Make none; returns how many slots are dead."""
         return int(np.count_nonzero((self.words[: self.count, 0] & HEADER_ALIVE) == 0))
 
+    def index_now(self) -> None:
+        """Have an index of the versions as they are now."""
+        if not self.is_indexed:
+            super().make_index()
+
+    def set_aside(self, more: int) -> None:
+        """A batch begins, which keeps no index in step."""
+        if self.is_indexed:
+            self.is_indexed, self.entries = False, np.zeros(1, np.int64)
+        super().set_aside(more)
+
     def release(self, changed: Slots) -> None:
         """After a batch: versions that it dropped, or took a slot for in vain, go."""
+        if self.is_indexed:
+            super().release(changed)
+            return
         if len(self.spare):
             self._give_back()
         for slots in (changed, *self.taken):
@@ -210,6 +228,10 @@ class Trail:
     def head(self, slot: int) -> np.ndarray:
         """The head of a row's trail; of no row, that of an empty one."""
         return self._heads[slot] if slot >= 0 else np.zeros(trails.HEAD_WORDS, np.int64)
+
+    def of_rows(self, slots: Slots) -> Slots:
+        """The slots of all versions of these rows."""
+        return trails.versions_of(self.address, slots)
 
     def changed(self) -> Slots:
         """The slots of the versions that the batch made or dropped."""
