@@ -8,16 +8,20 @@ each process gives anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import xxhash
 
 from headgate.engine.declaring.declarations import describe_table
 from headgate.errors import DeclarationError, InputError, shown
+from headgate.query.point import key_words
+from headgate.state.columns import to_arrow, to_stored
 from headgate.state.compiled import numba
 from headgate.state.row_history import ENDING
+from headgate.state.rows import TableRows, stored_column
 from headgate.state.spaces import Words
 from headgate.state.strings import StringPool
 from headgate.state.table import Access, Table
@@ -89,6 +93,28 @@ def _hashed(words: np.ndarray, count: int) -> np.ndarray:
     return found
 
 
+def shards_of(placement: Placement, table: Table, rows: pa.Table) -> np.ndarray:
+    """The shard of each of these rows, which have at least the columns of the key."""
+    pool = StringPool()
+    keys = TableRows(table, pool).key_words(
+        [
+            to_stored(rows.column(one.name), one.type, pool, f"table {table.name!r}").values
+            for one in table.key_columns
+        ]
+    )
+    return placement.shards(table.name, keys, pool)
+
+
+def key_table(table: Table, key: Any) -> pa.Table:
+    """A key as a user gives it, as a table of one row; refused is what no engine takes for one."""
+    rows = TableRows(table, StringPool(), is_indexed=False)
+    arrays = [
+        to_arrow(stored_column(np.array([word]), one.type), one.type, rows.pool)
+        for word, one in zip(key_words(rows, key), table.key_columns, strict=True)
+    ]
+    return pa.table(arrays, names=list(table.key))
+
+
 # --- fitness --------------------------------------------------------------------------------------
 # What a program may declare for its rows to be in shards, and what is refused, and why.
 #
@@ -102,7 +128,7 @@ SHARDS_MAX = 1024
 _KNOWN = frozenset(
     (
         "columns", "key", "check", "index", "unique", "references", "shard_by", "replicate",
-        "history", "by",
+        "history", "by", "expires",
     )
 )  # fmt: skip
 
@@ -115,11 +141,9 @@ def check_count(shards: Any) -> int:
 
 
 def refuse_unfit(
-    tables: Mapping[str, Table],
-    transactions: Iterable[Transaction],
-    advice: str = "open the store without shards=",
+    tables: Mapping[str, Table], advice: str = "open the store without shards="
 ) -> None:
-    """Refuse tables and transactions that cannot be in shards yet."""
+    """Refuse tables that cannot be in shards yet."""
     for table in tables.values():
         others = [name for name in describe_table(table) if name not in _KNOWN]
         if others:
@@ -139,6 +163,8 @@ def beyond_shards(transaction: Transaction, tables: Mapping[str, Table]) -> str 
             return f"{transaction.name!r} names rows of {table.name!r} by {what}, which"
         if table.constraints or table.name in bound:
             return f"{transaction.name!r} has rows of {table.name!r}, whose constraints"
+        if table.expires is not None and table.replicate:
+            return f"{transaction.name!r} has rows of {table.name!r}, whose expiry on all shards"
     return None
 
 

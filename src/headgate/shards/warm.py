@@ -86,11 +86,11 @@ class ShardRows:
         rows = self._reachable(name)
         given = Storage(name).from_files(given, rows.table.schema)  # older ones lack new columns
         slots = rows.find_or_take(self._keys(rows, given), np.zeros(given.num_rows, np.uint8))
-        rows.taken = []  # they are alive in a moment
+        rows.taken, before = [], rows.refills  # they are alive in a moment
         rows.put_changes(slots, np.ones(len(slots), np.bool_), given, epoch)
         rows.created = []
-        rows.refills += 1
-        rows.note_changed(slots)
+        for one in rows.ordered.values():
+            one.follow(slots, before)
 
     def remove(self, name: str, keys: pa.Table) -> None:
         """Let the rows of these keys be gone, where there are any."""
@@ -99,9 +99,10 @@ class ShardRows:
         rows = self.tables[name]
         rows.words[slots, 0] &= ~np.int64(HEADER_ALIVE)
         rows.release(slots)
-        rows.created = []
+        rows.created, before = [], rows.refills
         rows.refills += 1
-        rows.note_changed(slots)
+        for one in rows.ordered.values():
+            one.follow(slots, before)
 
     def find(self, name: str, keys: pa.Table) -> Slots:
         """The slot of each key, -1 where there is no such row."""

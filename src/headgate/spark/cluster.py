@@ -22,7 +22,7 @@ from headgate.engine.loading import check_rows, read_rows, refuse_columns
 from headgate.errors import HeadgateError, InputError, StoreError, describe
 from headgate.io import Disk
 from headgate.query.sql import Parameters
-from headgate.shards.placement import check_count
+from headgate.shards.placement import check_count, shards_of
 from headgate.shards.sharding import Sharding
 from headgate.shards.share import (
     BatchShare,
@@ -31,7 +31,6 @@ from headgate.shards.share import (
     ShareWorker,
     here,
     place_rows,
-    shards_of,
 )
 from headgate.shards.warm import WarmFiles
 

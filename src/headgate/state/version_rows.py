@@ -68,6 +68,16 @@ class VersionRows(TableRows):
         self.created, self.taken = self.taken, []
         self._order_free()
 
+    def ended(self, there: Slots, gone: Slots) -> Slots:
+        """Of the versions that went, one for each key that none has which is there.
+
+        The numbers of a row that came again begin anew: a version that went may have the key of one
+        that is there, or of another one that went.
+        """
+        keys = self.words[np.concatenate([there, gone]), 1 : 1 + len(self.table.key)]
+        _, first = np.unique(keys, axis=0, return_index=True)
+        return gone[np.sort(first[first >= len(there)]) - len(there)]
+
     def set_aside_more(self, more: int) -> None:
         """Let that many slots more be spare, behind those that are."""
         self.reserve(more)
@@ -231,7 +241,8 @@ class Trail:
 
     def of_rows(self, slots: Slots) -> Slots:
         """The slots of all versions of these rows."""
-        return trails.versions_of(self.address, slots)
+        found: Slots = trails.versions_of(self.address, slots)
+        return found
 
     def changed(self) -> Slots:
         """The slots of the versions that the batch made or dropped."""
