@@ -31,12 +31,13 @@ from headgate.io.mapped import map_arrays, write_arrays
 from headgate.isolation.levels import Executor
 from headgate.state.columns import to_stored
 from headgate.state.layout import HEADER_ALIVE
+from headgate.state.row_history import ENDING, NUMBER
 from headgate.state.rows import TableRows
 from headgate.state.spaces import Slots
 from headgate.state.stored_names import Storage
 from headgate.state.strings import StringPool
 from headgate.state.table import Table
-from headgate.state.version_rows import VersionRows, trail_of
+from headgate.state.version_rows import Trail, VersionRows, trail_of
 from headgate.transactions import Transaction
 
 ROWS = "rows"
@@ -103,6 +104,43 @@ class ShardRows:
         rows.refills += 1
         for one in rows.ordered.values():
             one.follow(slots, before)
+
+    def put_and_remove(self, name: str, told: Mapping[str, pa.Table], epoch: int) -> None:
+        """What is told of a table: rows as they are now, and keys of those that are gone."""
+        if ROWS in told:
+            self.put(name, told[ROWS], epoch)
+        if GONE in told:
+            self.remove(name, told[GONE])
+
+    def put_with_versions(
+        self, name: str, told: Mapping[str, pa.Table], versions: Mapping[str, pa.Table], epoch: int
+    ) -> None:
+        """The same of a table with history, and of its versions.
+
+        Few are put into the trails that there are; else those are made anew when they are needed.
+        """
+        trail, more = self.tables[name].kept.get(Trail), versions.get(ROWS)
+        count = 0 if more is None else more.num_rows
+        if trail is None or not trail.can_follow(count):
+            self.put_and_remove(name, told, epoch)
+            self.put_and_remove(name + ENDING, versions, epoch)
+            return
+        trail.begin(count)
+        if GONE in told:
+            slots = self.find(name, told[GONE])
+            trail.end(slots[slots >= 0], epoch)
+        self.put_and_remove(name, told, epoch)
+        if GONE in versions:
+            trail.drop(*self._numbered(name, versions[GONE]), epoch)
+        if more is not None:
+            schema = trail.versions.table.schema
+            given = Storage(name + ENDING).from_files(more, schema)
+            trail.add(*self._numbered(name, given), given, epoch)
+        trail.settle()
+
+    def _numbered(self, name: str, versions: pa.Table) -> tuple[Slots, np.ndarray]:
+        """The slot of each version's row, and its number."""
+        return self.find(name, versions), versions.column(NUMBER).to_numpy()
 
     def find(self, name: str, keys: pa.Table) -> Slots:
         """The slot of each key, -1 where there is no such row."""
@@ -241,15 +279,19 @@ def _whole(history: PartHistory) -> Sequence[Link]:
 
 def _apply(rows: ShardRows, part: PartContent, number: int, epoch: int) -> None:
     """Put what a part says of one part of rows into their place."""
+    told: dict[str, dict[str, pa.Table]] = {name: {} for name in rows.tables}
     for name, table in part.tables.items():
         kind, _, rest = name.partition("/")
         of, _, table_name = rest.partition("/")
-        if kind not in (ROWS, GONE) or int(of) != number or table_name not in rows.tables:
-            continue
-        if kind == ROWS:
-            rows.put(table_name, table, epoch)
-        else:
-            rows.remove(table_name, table)
+        if kind in (ROWS, GONE) and int(of) == number and table_name in told:
+            told[table_name][kind] = table
+    for name, found in told.items():
+        history = rows.tables[name].table.history
+        versions = {} if history is None else told.get(name + ENDING, {})
+        if history is not None and (found or versions):
+            rows.put_with_versions(name, found, versions, epoch)
+        elif not isinstance(rows.tables[name], VersionRows):
+            rows.put_and_remove(name, found, epoch)
 
 
 # --- the shards that a process holds --------------------------------------------------------------
@@ -378,6 +420,7 @@ def _put_texts(rows: ShardRows, arrays: dict[str, np.ndarray]) -> bool:
 def _put_rows(
     table: TableRows, said: dict[str, Any], arrays: dict[str, np.ndarray], name: str
 ) -> None:
+    table.is_indexed = not isinstance(table, VersionRows)
     table.words = arrays[f"{name}/words"].reshape(-1, table.layout.words)
     table.entries, table.count = arrays[f"{name}/entries"], said["count"]
     free = arrays[f"{name}/free"]

@@ -457,6 +457,28 @@ def versions_of(trail: int, slots: np.ndarray) -> np.ndarray:
 
 
 @numba.njit(cache=True, nogil=True)
+def end_before(trail: int, slots: np.ndarray, numbers: np.ndarray, epoch: int) -> None:
+    """End the versions of each row that begins anew: one of a number that it had already comes."""
+    for place in range(len(slots)):
+        head = head_of(trail, slots[place])
+        if get(head, HEIGHT) != 0 and numbers[place] < get(head, NEXT):
+            end(trail, slots[place], epoch)
+
+
+@numba.njit(cache=True, nogil=True)
+def drop_through(trail: int, slots: np.ndarray, numbers: np.ndarray, epoch: int) -> None:
+    """Drop the versions of these rows, of each up to such a number; where all went, those that
+    come next need not be the next ones by number."""
+    for place in range(len(slots)):
+        head = head_of(trail, slots[place])
+        if get(head, HEIGHT) != 0 and numbers[place] < get(head, NEXT):
+            while get(head, FIRST) <= numbers[place]:
+                _drop_first(trail, head, epoch)
+            if get(head, FIRST) == get(head, NEXT):
+                end(trail, slots[place], epoch)
+
+
+@numba.njit(cache=True, nogil=True)
 def fill(
     trail: int, owners: np.ndarray, numbers: np.ndarray, times: np.ndarray, slots: np.ndarray
 ) -> None:

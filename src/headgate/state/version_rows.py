@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+import pyarrow as pa
 
 from headgate.errors import InvariantError
 from headgate.state import trail as trails
@@ -220,6 +221,38 @@ class Trail:
         given = (np.ascontiguousarray(one[order]) for one in (owners, numbers, times, slots))
         trails.fill(self.address, *given)
         self._mark = rows.refills
+
+    # --- versions that come from elsewhere -----------------------------------------------------
+
+    def can_follow(self, versions: int) -> bool:
+        """Whether it is in step, and so many versions are few beside those that there are."""
+        return self._mark == self.versions.refills and versions <= self.versions.count // 4
+
+    def drop(self, owners: Slots, numbers: np.ndarray, epoch: int) -> None:
+        """Versions of these rows are no more, of each those up to such a number."""
+        there = owners >= 0  # those of others went with their rows
+        trails.drop_through(self.address, owners[there], numbers[there], epoch)
+
+    def add(self, owners: Slots, numbers: np.ndarray, given: pa.Table, epoch: int) -> None:
+        """More versions of these rows, of each those behind its others, or of a row that came again
+        from the first on; a batch has begun that has room for them."""
+        self.ready()  # heads for rows that are new
+        trails.end_before(self.address, owners, numbers, epoch)
+        rows, count = self.versions, len(owners)
+        slots, rows.spare_used[0] = rows.spare[:count].copy(), count
+        rows.fill(slots, given, epoch)
+        self._mark = rows.refills
+        timed = self.history.extent.is_timed
+        times = rows.column(TIME, slots) if timed else np.zeros(count, np.int64)
+        order = np.lexsort((numbers, owners))
+        self._make_nodes(count, trails.HEIGHT_MAX * count)
+        parts = (np.ascontiguousarray(one[order]) for one in (owners, numbers, times, slots))
+        trails.fill(self.address, *parts)
+
+    def settle(self) -> None:
+        """What came has its place: slots of versions that went are free."""
+        self.versions.release(self.changed())
+        self.versions.created = []
 
     # --- a batch ------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ from headgate.durability import StoreReader, backup, restore, verify
 from headgate.execution.expiring import Expiring
 from headgate.query.store_tables import read_table
 from headgate.shards import components, epoch_run, placement, planning, sharding, share, warm
+from headgate.state import trail
 from headgate.state.strings import StringPool
-from headgate.state.version_rows import VersionRows
+from headgate.state.version_rows import Trail, VersionRows
 from headgate.testing.disk import SimulatedDisk
+from tests.property.harness import decoded, same_bytes
 from tests.property.seeding import plant
 from tests.property.workers import PATH, Workers, open_sharded
 from tests.unit.shards.wards import (
@@ -335,3 +338,87 @@ def test_calls_pass_no_time_and_see_what_went() -> None:
         lives.oracle.run(stay, [event])
         assert lives.difference() is None
     lives.close()
+
+
+# --- versions that come to a copy -----------------------------------------------------------------
+
+pages = hg.Table("pages", "id bigint, x double", key="id", history="3 rows")
+
+
+@hg.transaction(event="n bigint, id bigint, other bigint, x double", compiled=False)
+def write(
+    event,
+    page=pages.at("id", create=True),
+    beside=pages.at("other", create=True),
+    seen=pages.window("other", size="3 rows"),
+    out=hg.output("first bigint NULL, count bigint, total double"),
+):
+    out.first = seen.version_number.first()
+    out.count = len(seen)
+    out.total = seen.x.sum()
+    page.x = event.x
+    beside.x += 1
+    if event.x == 7.0:
+        hg.delete(page)
+
+
+def pages_differ(seed: int) -> bool:
+    """Rows that are written often, go and come again within a batch, on two workers in turn."""
+    draw, workers = random.Random(seed), Workers(seed, 2)
+    with (
+        open_sharded([pages], [write], 2, workers) as engine,
+        hg.open(None, tables=[pages], transactions=[write]) as one,
+    ):
+        many = [{"n": n, "id": n % 30, "other": n % 30, "x": 1.0} for n in range(90)]
+        batches = [many]
+        for _ in range(9):
+            count, keys = draw.choice((1, 6, 20)), draw.choice((2, 8))
+            batches.append([
+                {"n": n, "id": draw.randrange(keys), "other": draw.randrange(keys),
+                 "x": draw.choice((1.5, 7.0, 0.1))}
+                for n in range(count)
+            ])  # fmt: skip
+        for given in batches:
+            try:
+                found = engine.run(write, given, order_by="n")
+            except hg.InvariantError:
+                return True
+            if not same_bytes(decoded(found), decoded(one.run(write, given, order_by="n"))):
+                return True
+        if rows_of(engine) != rows_of(one) or engine.counts() != one.counts():
+            return True
+        copies = [rows for each in workers.workers for rows in each.held._held.values()]
+        return any(twice(rows.tables["pages_history"]) for rows in copies)
+
+
+def twice(versions: Any) -> bool:
+    """Whether a copy has a version twice; where it does, so will its next image."""
+    there = versions.words[: versions.count][versions.words[: versions.count, 0] & 1 != 0]
+    return len(np.unique(there[:, 1:3], axis=0)) < len(there)
+
+
+def test_versions_that_come_are_put_where_their_rows_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    added = 0
+    add = Trail.add
+
+    def counted(self: Any, *given: Any) -> None:
+        nonlocal added
+        added += 1
+        add(self, *given)
+
+    monkeypatch.setattr(Trail, "add", counted)
+    assert not any(pages_differ(seed) for seed in SEEDS) and added > 20
+
+
+def test_versions_that_stay_though_their_row_began_anew_are_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(trail, "end_before", lambda *_: None)  # a canary
+    assert any(pages_differ(seed) for seed in SEEDS)
+
+
+def test_versions_are_put_by_their_keys_where_the_trails_are_not_of_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Trail, "can_follow", lambda self, versions: False)
+    assert not any(pages_differ(seed) for seed in SEEDS)
