@@ -101,7 +101,7 @@ class StreamWords(NamedTuple):
     values: tuple[tuple[Any, str], ...]
     column: str | None
     updates: bool
-    ticks: int  # so many of the transactions, the last ones, run as time passes
+    ticks: int = 0  # so many of the transactions, the last ones, run as time passes
 
     @classmethod
     def of(cls, terms: Terms) -> StreamWords:
@@ -348,11 +348,16 @@ class _Task:
         }
 
     def _give(self, given: dict[str, pa.Table], table: str, slots: Slots) -> None:
-        """Hand out rows, and where events run, their versions."""
-        given[table] = pa.Table.from_batches([self._rows.tables[table].arrow(slots)])
-        kept = None if self._share.words is None else self._rows.versions(table, slots)
-        if kept is not None:
-            name, versions = kept
+        """Hand out rows, and their versions to events that look at them or add to them."""
+        rows = self._rows.tables[table]
+        given[table] = pa.Table.from_batches([rows.arrow(slots)])
+        words = self._share.words
+        if words is None or rows.table.history is None:
+            return
+        transactions = self._worker.terms(words).route.transactions
+        program = self._rows.made(transactions, updates=words.updates).program
+        if rows.table in program.trailed:
+            name, versions = self._rows.versions(table, slots)
             given[name] = pa.Table.from_batches([self._rows.tables[name].arrow(versions)])
 
     def run_events(self, events: pa.Table | None) -> ShareReport:

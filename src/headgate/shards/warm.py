@@ -154,12 +154,9 @@ class ShardRows:
             rows.index_now()
         return rows
 
-    def versions(self, name: str, slots: Slots) -> tuple[str, Slots] | None:
-        """The table of the versions of these rows and their slots; None where none are kept."""
-        table = self.tables[name].table
-        if table.history is None:
-            return None
-        trail = trail_of(self.tables, table).ready()
+    def versions(self, name: str, slots: Slots) -> tuple[str, Slots]:
+        """The table of the versions of these rows, of one that keeps them, and their slots."""
+        trail = trail_of(self.tables, self.tables[name].table).ready()
         return trail.versions.table.name, trail.of_rows(slots)
 
     def _keys(self, rows: TableRows, given: pa.Table) -> np.ndarray:
