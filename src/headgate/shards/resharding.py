@@ -441,7 +441,7 @@ class _IntoParts:
     def add(self, table: Table, rows: pa.Table, shards: np.ndarray) -> None:
         order = np.argsort(shards, kind="stable")
         found, starts = np.unique(shards[order], return_index=True)
-        ends = [*starts[1:].tolist(), len(order)]
+        ends = [*starts[1:].tolist(), len(order)][: len(found)]  # of a table that had rows, none
         for shard, first, last in zip(found.tolist(), starts.tolist(), ends, strict=True):
             mine = rows.take(pa.array(order[first:last]))
             part = self._waiting.setdefault(self._placement.part(shard), {})

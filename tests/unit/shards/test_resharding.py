@@ -24,6 +24,7 @@ from tests.unit.shards.bank import (
     TRANSACTIONS,
     accounts,
     batch,
+    close,
     follow,
     loaded,
     move,
@@ -356,6 +357,17 @@ def test_tables_and_recovery_that_shards_do_not_have_are_refused(
         disk = SimulatedDisk()
         opened(disk, 0, [], []).close()
         hg.reshard(PATH, 2, disk=disk)
+
+
+def test_a_table_of_which_all_rows_are_gone_changes_its_shards_too() -> None:
+    disk = SimulatedDisk()
+    with opened(disk, 0) as engine:
+        loaded(engine).run(close, [{"src": row["id"]} for row in FIRST["accounts"]])
+        assert engine.counts()["accounts"] == 0
+    for shards in (3, 0, 2):
+        assert resharded(disk, shards).is_applied
+        with opened(disk, shards) as engine:
+            assert engine.counts()["accounts"] == 0 and engine.counts()["rates"] == 2
 
 
 def test_a_store_of_weak_recovery_needs_a_snapshot_behind_its_last_input() -> None:
