@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from headgate.durability.part_file import make_epoch_folder
+from headgate.durability.part_file import make_epoch_folder, write_part
 from headgate.engine.ordering import Arranged
 from headgate.engine.periodic import END, START
 from headgate.engine.terms import Terms
@@ -24,6 +24,7 @@ from headgate.errors import StoreError, check_invariant
 from headgate.execution.program import Program
 from headgate.isolation.levels import Execution
 from headgate.parallel.decision import Decision
+from headgate.shards.placement import shards_of
 from headgate.shards.planning import BatchPlan
 from headgate.shards.share import (
     EVENTS,
@@ -34,10 +35,13 @@ from headgate.shards.share import (
     WHOLE,
     BatchShare,
     ShareReport,
+    ShareWorker,
     StreamWords,
     Timing,
 )
+from headgate.shards.warm import ROWS
 from headgate.state.fitting import one_array
+from headgate.state.table import Table
 
 if TYPE_CHECKING:
     from headgate.shards.sharding import Sharding
@@ -223,4 +227,28 @@ def checked(reports: list[ShareReport]) -> list[ShareReport]:
     for report in reports:
         if report.error is not None:
             raise report.error
+    return reports
+
+
+# --- placing --------------------------------------------------------------------------------------
+# Rows that a user hands in, as parts of the shards that they belong to.
+#
+# Invariant: a row is written to the part of the shard that its key says, and to no other.
+
+
+def place_rows(
+    worker: ShareWorker, share: BatchShare, table: Table, rows: pa.Table, attempt: str
+) -> list[ShareReport]:
+    """Write new rows of a table as parts, one for each shard that gets any."""
+    shards, reports = shards_of(worker.placement, table, rows), []
+    for shard in np.unique(shards).tolist():
+        part = worker.placement.part(shard)
+        mine = rows.filter(pa.array(shards == shard))
+        name = write_part(
+            worker.disk, share.path, share.lineage, share.epoch,
+            f"{part:05d}-{share.run}-{share.epoch}-{share.number}-{attempt}.part",
+            {f"{ROWS}/{part}/{table.name}": mine}, {"shard": part},
+        )  # fmt: skip
+        grown = {part: {table.name: mine.num_rows}}
+        reports.append(ShareReport(share.number, name, grown=grown, events=mine.num_rows))
     return reports

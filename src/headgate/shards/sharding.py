@@ -40,7 +40,7 @@ from headgate.parallel.figures import Figures
 from headgate.query.sql import Parameters
 from headgate.query.store_tables import row_bytes
 from headgate.shards.components import find_components, homes_alone, touched_rows
-from headgate.shards.epoch_run import EpochRun, checked
+from headgate.shards.epoch_run import EpochRun, checked, place_rows
 from headgate.shards.placement import (
     EVERYWHERE,
     beyond_shards,
@@ -66,7 +66,6 @@ from headgate.shards.share import (
     ShareReport,
     ShareWorker,
     Timing,
-    place_rows,
 )
 from headgate.shards.warm import ShardRows, Source
 from headgate.state.table import Table

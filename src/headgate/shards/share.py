@@ -37,7 +37,7 @@ from headgate.execution.program import Program
 from headgate.io import Disk, RealDisk
 from headgate.isolation.levels import Execution
 from headgate.parallel.scheme import SERIAL
-from headgate.shards.placement import Placement, shards_of
+from headgate.shards.placement import Placement
 from headgate.shards.warm import (
     GONE,
     ROWS,
@@ -471,27 +471,3 @@ def _alive(rows: TableRows) -> Slots:
 def here() -> str:
     """This process, as a message names it."""
     return f"{socket.gethostname()}, process {os.getpid()}"
-
-
-# --- placing --------------------------------------------------------------------------------------
-# Rows that a user hands in, as parts of the shards that they belong to.
-#
-# Invariant: a row is written to the part of the shard that its key says, and to no other.
-
-
-def place_rows(
-    worker: ShareWorker, share: BatchShare, table: Table, rows: pa.Table, attempt: str
-) -> list[ShareReport]:
-    """Write new rows of a table as parts, one for each shard that gets any."""
-    shards, reports = shards_of(worker.placement, table, rows), []
-    for shard in np.unique(shards).tolist():
-        part = worker.placement.part(shard)
-        mine = rows.filter(pa.array(shards == shard))
-        name = write_part(
-            worker.disk, share.path, share.lineage, share.epoch,
-            f"{part:05d}-{share.run}-{share.epoch}-{share.number}-{attempt}.part",
-            {f"{ROWS}/{part}/{table.name}": mine}, {"shard": part},
-        )  # fmt: skip
-        grown = {part: {table.name: mine.num_rows}}
-        reports.append(ShareReport(share.number, name, grown=grown, events=mine.num_rows))
-    return reports

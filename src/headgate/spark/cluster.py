@@ -22,6 +22,7 @@ from headgate.engine.loading import check_rows, read_rows, refuse_columns
 from headgate.errors import HeadgateError, InputError, StoreError, describe
 from headgate.io import Disk
 from headgate.query.sql import Parameters
+from headgate.shards.epoch_run import place_rows
 from headgate.shards.placement import check_count, shards_of
 from headgate.shards.sharding import Sharding
 from headgate.shards.share import (
@@ -30,7 +31,6 @@ from headgate.shards.share import (
     ShareReport,
     ShareWorker,
     here,
-    place_rows,
 )
 from headgate.shards.warm import WarmFiles
 
