@@ -338,8 +338,7 @@ class _Task:
             kind, _, rest = name.partition("/")
             if kind == WANTED:
                 number, _, table = rest.partition("/")
-                slots = self._rows.find(table, keys)
-                slots = slots[slots >= 0]
+                slots = self._rows.there(table, keys)
                 self._aside.setdefault(table, []).append(slots)
                 self._give(found.setdefault(int(number), {}), table, slots)
         return {
@@ -354,9 +353,8 @@ class _Task:
         words = self._share.words
         if words is None or rows.table.history is None:
             return
-        transactions = self._worker.terms(words).route.transactions
-        program = self._rows.made(transactions, updates=words.updates).program
-        if rows.table in program.trailed:
+        made = self._rows.made(self._worker.terms(words).route.transactions, updates=words.updates)
+        if rows.table in made.program.trailed:
             name, versions = self._rows.versions(table, slots)
             given[name] = pa.Table.from_batches([self._rows.tables[name].arrow(versions)])
 

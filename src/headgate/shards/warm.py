@@ -95,8 +95,7 @@ class ShardRows:
 
     def remove(self, name: str, keys: pa.Table) -> None:
         """Let the rows of these keys be gone, where there are any."""
-        slots = self.find(name, keys)
-        slots = slots[slots >= 0]
+        slots = self.there(name, keys)
         rows = self.tables[name]
         rows.words[slots, 0] &= ~np.int64(HEADER_ALIVE)
         rows.release(slots)
@@ -127,8 +126,7 @@ class ShardRows:
             return
         trail.begin(count)
         if GONE in told:
-            slots = self.find(name, told[GONE])
-            trail.end(slots[slots >= 0], epoch)
+            trail.end(self.there(name, told[GONE]), epoch)
         self.put_and_remove(name, told, epoch)
         if GONE in versions:
             trail.drop(*self._numbered(name, versions[GONE]), epoch)
@@ -141,6 +139,11 @@ class ShardRows:
     def _numbered(self, name: str, versions: pa.Table) -> tuple[Slots, np.ndarray]:
         """The slot of each version's row, and its number."""
         return self.find(name, versions), versions.column(NUMBER).to_numpy()
+
+    def there(self, name: str, keys: pa.Table) -> Slots:
+        """The slots of the rows of these keys, of those that there are."""
+        slots = self.find(name, keys)
+        return slots[slots >= 0]
 
     def find(self, name: str, keys: pa.Table) -> Slots:
         """The slot of each key, -1 where there is no such row."""
