@@ -113,7 +113,7 @@ class EpochRun:
         return reports
 
     def _events(self, rows: np.ndarray, *, is_due: bool = False) -> dict[str, pa.Table]:
-        """The events of a share, none where only rows are due that go without any."""
+        """The events of a share; where it has none but rows that are due, a table of none."""
         if not (len(rows) or is_due):
             return {}
         events = self._arranged.events.select(self._columns)
