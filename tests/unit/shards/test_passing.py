@@ -19,6 +19,7 @@ from headgate.shards import components, epoch_run, placement, planning, sharding
 from headgate.state import trail
 from headgate.state.strings import StringPool
 from headgate.state.version_rows import Trail, VersionRows
+from headgate.testing import SerialOracle, difference, results_difference
 from headgate.testing.disk import SimulatedDisk
 from tests.property.harness import decoded, same_bytes
 from tests.property.seeding import plant
@@ -427,3 +428,62 @@ def test_versions_are_put_by_their_keys_where_the_trails_are_not_of_use(
 ) -> None:
     monkeypatch.setattr(Trail, "can_follow", lambda self, versions: False)
     assert not any(pages_differ(seed) for seed in SEEDS)
+
+
+# --- versions of rows that are placed otherwise ---------------------------------------------------
+
+tariffs = hg.Table(
+    "tariffs", "kind string, fee bigint", key="kind", replicate=True, history="3 rows"
+)
+tills = hg.Table(
+    "tills", "id bigint, bank string, n bigint", key="id, bank", shard_by="bank",
+    history="5 seconds",
+)  # fmt: skip
+
+
+@hg.transaction(
+    event="ts timestamp, bank string, to_bank string, id bigint, kind string", compiled=False
+)
+def pay(
+    event,
+    till=tills.at("id", "bank", create=True),
+    other=tills.at("id", "to_bank", create=True),
+    fees=tariffs.window("kind", size="3 rows"),
+    seen=tills.window("id", "to_bank", size="4 seconds"),
+    out=hg.output("fees bigint, seen bigint, newest bigint NULL"),
+):
+    out.fees = fees.fee.sum() * 10 + len(fees)
+    out.seen = seen.n.sum() * 10 + len(seen)
+    out.newest = fees.version_number.last()
+    till.n += 1
+    other.n -= out.fees
+
+
+@hg.transaction(
+    event="ts timestamp, bank string, to_bank string, id bigint, kind string", compiled=False
+)
+def set_fee(
+    event, tariff=tariffs.at("kind", create=True), till=tills.at("id", "bank", create=True)
+):
+    tariff.fee += 1
+    till.n += tariff.fee
+
+
+@pytest.mark.parametrize("shards", [1, 2, 5])
+def test_versions_are_where_their_rows_are_placed(shards: int) -> None:
+    tables, routes = [tariffs, tills], {"pay": pay, "set": set_fee}
+    draw, workers = random.Random(shards), Workers(shards, 2, 0.3)
+    options: Any = {"route_by": "what", "order_by": "ts"}
+    oracle = SerialOracle(tables, routes.values())
+    with open_sharded(tables, routes.values(), shards, workers) as engine:
+        for turn in range(5):
+            given = [
+                {"what": draw.choice(("pay",) * 9 + ("set",)), "id": draw.randrange(4),
+                 "ts": START + dt.timedelta(seconds=3 * turn + draw.randrange(4)),
+                 "bank": draw.choice("abcd"), "to_bank": draw.choice("abcd"),
+                 "kind": draw.choice("xyz")}
+                for _ in range(14)
+            ]  # fmt: skip
+            expected = oracle.run(routes, given, **options)
+            assert results_difference(engine.run(routes, given, **options), expected) is None
+            assert difference(engine, oracle) is None
