@@ -19,7 +19,7 @@ from headgate.engine.opening import Newcomer
 from headgate.io import Disk
 from headgate.shards.sharding import Sharding
 from headgate.shards.share import BatchShare, ShardCode, ShareReport, ShareWorker
-from headgate.shards.warm import WarmFiles
+from headgate.shards.warm_files import WarmFiles
 from headgate.state.row_history import with_histories
 from headgate.testing.disk import SimulatedClock, SimulatedDisk
 

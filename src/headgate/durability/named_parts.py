@@ -94,11 +94,6 @@ class PartHistory(NamedTuple):
             return self.links[-1].digest
         return NOTHING if self.image is None else self.image.digest
 
-    @property
-    def bytes(self) -> int:
-        """How much there is to read behind the image."""
-        return sum(part.bytes for link in self.links for part in link.parts)
-
 
 class NewPart(NamedTuple):
     """A part that an epoch is to name: of these shards, which have grown so much by it."""

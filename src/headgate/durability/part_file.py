@@ -14,12 +14,14 @@ import struct
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import xxhash
 
 from headgate.durability import format as layout
 from headgate.durability.lineage import Lineage
 from headgate.errors import DamageError
-from headgate.io import Disk, make_folders, read_file, replace_file
+from headgate.io import Disk, make_folders, replace_file
 
 _LENGTH = struct.Struct("<Q")
 
@@ -70,19 +72,22 @@ def write_part(
     """Write a part of an epoch: durable when it returns, or else, if it is not to be kept, among
     the files of work under way."""
     body = _encode(tables, said)
-    fields = (epoch, lineage.store, lineage.id, len(body), layout.checksum_of(body), 0)
+    size, digest = sum(map(len, body)), xxhash.xxh3_64()
+    for piece in body:
+        digest.update(piece)
+    fields = (epoch, lineage.store, lineage.id, size, digest.intdigest(), 0)
     header = layout.seal(layout.PART_HEADER_RECORD, layout.PART_MAGIC, *fields)
     file = os.path.join(epoch_folder(epoch) if is_kept else layout.WORK_FOLDER, name)
     target = os.path.join(path, layout.PARTS_FOLDER, file)
     if is_kept:
-        replace_file(disk, target, header + body)
+        replace_file(disk, target, header, *body)
     else:
-        _write(disk, target, header, body)
+        _write(disk, target, header, *body)
     mark = int.from_bytes(header[layout.COVERED_BYTES :], "little")
-    return PartName(file, mark, len(header) + len(body))
+    return PartName(file, mark, len(header) + size)
 
 
-def _write(disk: Disk, target: str, *pieces: bytes) -> None:
+def _write(disk: Disk, target: str, *pieces: bytes | memoryview) -> None:
     opened = disk.open(target, "create")
     try:
         opened.write(0, *pieces)
@@ -93,7 +98,7 @@ def _write(disk: Disk, target: str, *pieces: bytes) -> None:
 def read_part(disk: Disk, path: str, lineage: Lineage, name: PartName) -> PartContent:
     """What the part of this name holds; DamageError when it is not there or not the one named."""
     file = os.path.join(path, layout.PARTS_FOLDER, name.file)
-    body = memoryview(_checked(disk, file, lineage, name))[layout.RECORD_BYTES :]
+    body = _checked(disk, file, lineage, name)[layout.RECORD_BYTES :]
     try:
         return _decode(body)
     except (ValueError, KeyError, struct.error, pa.ArrowException) as error:
@@ -109,17 +114,28 @@ def copy_part(disk: Disk, path: str, to: str, lineage: Lineage, name: PartName) 
     replace_file(disk, target, content)
 
 
-def _checked(disk: Disk, file: str, lineage: Lineage, name: PartName) -> bytes:
+def _read(disk: Disk, file: str) -> memoryview:
+    """The whole content of a file that may be large, in memory that is taken once, and given back
+    at once: Arrow's own would be kept for later."""
+    opened = disk.open(file, "read")
+    try:
+        content = np.empty(opened.size(), np.uint8).data
+        return content[: opened.read_into(0, content)]
+    finally:
+        opened.close()
+
+
+def _checked(disk: Disk, file: str, lineage: Lineage, name: PartName) -> memoryview:
     """The bytes of a part, which are those that were named.
 
     Its mark tells it from every other one. The history of the store that it was written in may be
     an older one: a copy of a store has the parts as they were.
     """
     try:
-        content = read_file(disk, file)
+        content = _read(disk, file)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         raise layout.damage(file, 0, "the log names this part, and it is not there") from None
-    header, body = content[: layout.RECORD_BYTES], memoryview(content)[layout.RECORD_BYTES :]
+    header, body = bytes(content[: layout.RECORD_BYTES]), content[layout.RECORD_BYTES :]
     try:
         fields = layout.unseal(layout.PART_HEADER_RECORD, layout.PART_MAGIC, header, file)
     except DamageError as error:
@@ -191,20 +207,22 @@ def part_epochs(disk: Disk, path: str) -> list[int]:
     return sorted(int(name) for name in names if len(name) == 20 and name.isdecimal())
 
 
-def _encode(tables: Mapping[str, pa.Table], said: Mapping[str, Any]) -> bytes:
-    bodies: list[bytes] = []
+def _encode(tables: Mapping[str, pa.Table], said: Mapping[str, Any]) -> list[bytes | memoryview]:
+    """The bytes of a part, in pieces, so that many rows are not copied to be put together."""
+    bodies: list[bytes | memoryview] = []
     index: list[tuple[str, int]] = []
     for name, table in tables.items():
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema) as writer:
             writer.write_table(table)
-        body = sink.getvalue().to_pybytes()
-        bodies.append(body + bytes(layout.padded(len(body)) - len(body)))
-        index.append((name, len(bodies[-1])))
+        body = memoryview(sink.getvalue())
+        size = layout.padded(len(body))
+        bodies += [body, bytes(size - len(body))]
+        index.append((name, size))
     text = json.dumps({"tables": index, "said": dict(said)}).encode()
     first = layout.padded(_LENGTH.size + len(text))
     begin = (_LENGTH.pack(len(text)) + text).ljust(first, b"\0")
-    return b"".join([begin, *bodies])
+    return [begin, *bodies]
 
 
 def _decode(body: memoryview) -> PartContent:

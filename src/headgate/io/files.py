@@ -218,7 +218,7 @@ def read_file(disk: Disk, path: str) -> bytes:
         file.close()
 
 
-def replace_file(disk: Disk, path: str, content: bytes) -> None:
+def replace_file(disk: Disk, path: str, *content: bytes | memoryview) -> None:
     """Replace a file in one durable step: a crash leaves the old content or the new one.
 
     The order is the point: the bytes are synced before the name points at them, and the folder
@@ -227,7 +227,7 @@ def replace_file(disk: Disk, path: str, content: bytes) -> None:
     fresh = path + ".new"
     file = disk.open(fresh, "create")
     try:
-        file.write(0, content)
+        file.write(0, *content)
         file.sync()
     finally:
         file.close()

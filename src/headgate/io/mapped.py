@@ -2,8 +2,9 @@
 
 A file is written whole under a name of its own and takes its place in one step; who mapped the one
 before keeps that one. What is mapped is private: writing to it changes no file. Nothing is synced:
-a file is of use while the machine runs that wrote it. Invariant: what `map_arrays` gives is what
-`write_arrays` of this run of the machine was given, or nothing.
+a file is of use while the machine runs that wrote it. A program that comes later looks at all of
+its bytes first. Invariant: what `map_arrays` gives is what `write_arrays` of this run of the
+machine was given, or nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import xxhash
 
-_MAGIC = b"headgate mapped1"
+_MAGIC = b"headgate mapped2"
 _HEAD = struct.Struct("<16sQQQ")  # magic, bytes of the words, their checksum, bytes of the file
 _BOOT_FILE = "/proc/sys/kernel/random/boot_id"
 
@@ -33,18 +34,24 @@ class MappedArrays(NamedTuple):
 
 
 def write_arrays(
-    path: str, said: Mapping[str, Any], arrays: Mapping[str, np.ndarray], room: Mapping[str, int]
+    path: str,
+    said: Mapping[str, Any],
+    arrays: Mapping[str, np.ndarray],
+    room: Mapping[str, int],
+    run: str = "",
 ) -> bool:
     """Write a file; whether it is there now: a disk that is full costs time later, nothing else.
 
     An array that is to have room behind it has that many words in all, and zeros in the rest.
     """
-    places, end = {}, mmap.PAGESIZE * 16
+    places, sums, end = {}, {}, mmap.PAGESIZE * 16
     for name, array in arrays.items():
-        words = max(array.size, room.get(name, 0))
-        places[name] = (end, words)
-        end += -(-8 * words // mmap.PAGESIZE) * mmap.PAGESIZE
-    text = json.dumps({"boot": _boot(), "places": places, "said": dict(said)}).encode()
+        length = max(array.size, room.get(name, 0))
+        places[name] = (end, length)
+        sums[name] = (array.size, _checksum(array))
+        end += -(-8 * length // mmap.PAGESIZE) * mmap.PAGESIZE
+    words = {"boot": _boot(), "run": run, "places": places, "sums": sums, "said": dict(said)}
+    text = json.dumps(words).encode()
     if _HEAD.size + len(text) > mmap.PAGESIZE * 16:
         return False
     head = _HEAD.pack(_MAGIC, len(text), xxhash.xxh3_64_intdigest(text), end) + text
@@ -75,8 +82,15 @@ def _write(
         file.truncate(end)  # the room is a hole, and takes no disk
 
 
-def map_arrays(path: str) -> MappedArrays | None:
-    """The arrays of a file, as private memory; None when there is none, or one in doubt."""
+def _checksum(array: np.ndarray) -> int:
+    return xxhash.xxh3_64_intdigest(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+
+
+def map_arrays(path: str, run: str = "") -> MappedArrays | None:
+    """The arrays of a file, as private memory; None when there is none, or one in doubt.
+
+    One that this run wrote itself is known to be whole; of all others every byte is looked at.
+    """
     try:
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -85,18 +99,47 @@ def map_arrays(path: str) -> MappedArrays | None:
             memory = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
     except OSError:
         return None
-    magic, length, checksum, end = _HEAD.unpack_from(memory)
-    text = memory[_HEAD.size : _HEAD.size + length] if magic == _MAGIC and end == size else b""
-    if not text or xxhash.xxh3_64_intdigest(text) != checksum:
-        return None
-    words = json.loads(text)
-    if words["boot"] != _boot():
+    words = _words(memory, size)
+    if words is None:
         return None
     arrays = {
         name: np.frombuffer(memory, np.int64, count, begin)
         for name, (begin, count) in words["places"].items()
     }
+    is_known = bool(run) and words["run"] == run
+    sums = words["sums"].items()
+    if not is_known and not all(_is_whole(arrays[name], *one) for name, one in sums):
+        return None
     return MappedArrays(words["said"], arrays)
+
+
+def _is_whole(array: np.ndarray, size: int, checksum: int) -> bool:
+    """Whether an array is the one that was written, with nothing in its room."""
+    return _checksum(array[:size]) == checksum and not array[size:].any()
+
+
+def said_in(path: str) -> dict[str, Any] | None:
+    """What a file says of its arrays, which are not looked at; None when it cannot be told."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(mmap.PAGESIZE * 16)
+    except OSError:
+        return None
+    words = _words(head)
+    return None if words is None else dict(words["said"])
+
+
+def _words(head: bytes | mmap.mmap, size: int | None = None) -> dict[str, Any] | None:
+    """The words at the beginning of a file; None when they are not whole, or of another run of the
+    machine."""
+    if len(head) < _HEAD.size:
+        return None
+    magic, length, checksum, end = _HEAD.unpack_from(head)
+    text = head[_HEAD.size : _HEAD.size + length] if magic == _MAGIC else b""
+    if not text or xxhash.xxh3_64_intdigest(text) != checksum or size not in (None, end):
+        return None
+    words: dict[str, Any] = json.loads(text)
+    return words if words["boot"] == _boot() else None
 
 
 def _boot() -> str:

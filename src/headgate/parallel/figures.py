@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from xml.sax.saxutils import escape
+from html import escape
 
 import numpy as np
 
@@ -277,11 +277,11 @@ def _units(graph: Precedence, places: _Places, names: Sequence[str]) -> list[str
         colour = _colour(transaction)
         parts.append(
             f'<g class="unit" data-unit="{unit}" data-transaction="{transaction}">'
-            f"<title>{escape(names[unit])}, transaction {transaction}</title>"
+            f"<title>{escape(names[unit], quote=False)}, transaction {transaction}</title>"
             f'<rect x="{x:g}" y="{y:g}" width="{places.node:g}" height="{HEIGHT}" rx="5" '
             f'fill="{colour}" stroke="{colour}"/>'
             f'<text x="{x + places.node / 2:g}" y="{y + 15:g}">'
-            f"{escape(_short(names[unit]))}</text></g>"
+            f"{escape(_short(names[unit]), quote=False)}</text></g>"
         )
     return parts
 

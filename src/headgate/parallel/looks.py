@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any
-from xml.sax.saxutils import escape
 
 import numpy as np
 
@@ -105,7 +105,9 @@ def draw_looks(looks: Sequence[Look], top: float, colours: Sequence[str]) -> lis
     shown = looks[:LOOKS_MAX]
     for index in dict.fromkeys(look.index for look in shown):
         mine = [look for look in shown if look.index == index]
-        parts.append(f'<text class="axis" x="{MARGIN}" y="{y:g}">{escape(index)}</text>')
+        parts.append(
+            f'<text class="axis" x="{MARGIN}" y="{y:g}">{escape(index, quote=False)}</text>'
+        )
         bounds = sorted({_place(one) for look in mine for one in (look.low, look.high)})
         step = AXIS / len(bounds)
         for look in mine:
@@ -122,11 +124,12 @@ def draw_looks(looks: Sequence[Look], top: float, colours: Sequence[str]) -> lis
 def _bar(look: Look, x: float, width: float, y: float, colours: Sequence[str]) -> list[str]:
     """One look; nothing is between a low bound and a high one below it."""
     colour, dash = colours[look.transaction], ' stroke-dasharray="4 2"' if look.movers else ""
+    told = escape(str(look), quote=False)
     return [
-        f'<g class="look" data-transaction="{look.transaction}"><title>{escape(str(look))}</title>'
+        f'<g class="look" data-transaction="{look.transaction}"><title>{told}</title>'
         f'<rect x="{x:g}" y="{y - 11:g}" width="{max(width, 1.0):g}" height="13" rx="3" '
         f'fill="{colour}" fill-opacity=".28" stroke="{colour}"{dash}/>'
-        f'<text x="{MARGIN + AXIS + 12:g}" y="{y:g}">{escape(str(look))}</text></g>'
+        f'<text x="{MARGIN + AXIS + 12:g}" y="{y:g}">{told}</text></g>'
     ]
 
 

@@ -19,10 +19,11 @@ from headgate.engine.declaring.declarations import describe_table
 from headgate.errors import DeclarationError, InputError, shown
 from headgate.query.point import key_words
 from headgate.state.columns import to_arrow, to_stored
-from headgate.state.compiled import numba
+from headgate.state.compiled import numba, prefetch
+from headgate.state.index import AHEAD
 from headgate.state.row_history import ENDING
 from headgate.state.rows import TableRows, stored_column
-from headgate.state.spaces import Words
+from headgate.state.spaces import Slots, Words
 from headgate.state.strings import StringPool
 from headgate.state.table import Access, Table
 from headgate.transactions import Transaction
@@ -62,6 +63,19 @@ class Placement:
         found: np.ndarray = _hashed(np.stack(words), self.count)
         return found
 
+    def dealt(self, rows: TableRows, slots: Slots) -> dict[int, Slots]:
+        """The slots of rows of a table that is not replicated, by their shard, as they came."""
+        table = rows.table
+        if any(table.key_columns[place].type.kind == "string" for place in self._words[table.name]):
+            keys = np.ascontiguousarray(rows.words[slots, 1 : 1 + len(table.key)].T)
+            shards = self.shards(table.name, keys, rows.pool)
+        else:
+            places = np.array(self._words[table.name], np.int64) + 1
+            shards = _hashed_rows(rows.words, slots, places, self.count)
+        mine, ends = _dealt(slots, shards, self.count)
+        parts = np.split(mine, ends[:-1])
+        return {shard: part for shard, part in enumerate(parts) if len(part)}
+
 
 def _placing_words(table: Table) -> tuple[int, ...]:
     names = table.shard_by or table.key
@@ -78,19 +92,57 @@ def _text_words(codes: np.ndarray, pool: StringPool) -> np.ndarray:
 
 
 @numba.njit(cache=True, nogil=True)
+def _mixed(mixed: np.uint64, word: np.int64) -> np.uint64:
+    """A hash that takes in one word more; the constants are those of splitmix64."""
+    mixed += np.uint64(word)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))
+
+
+_SEED = np.uint64(0x9E3779B97F4A7C15)
+
+
+@numba.njit(cache=True, nogil=True)
 def _hashed(words: np.ndarray, count: int) -> np.ndarray:
-    """The shard of each column of words; the constants are those of splitmix64."""
+    """The shard of each column of words."""
     found = np.empty(words.shape[1], np.int64)
     for row in range(words.shape[1]):
-        mixed = np.uint64(0x9E3779B97F4A7C15)
+        mixed = _SEED
         for part in range(words.shape[0]):
-            mixed += np.uint64(words[part, row])
-            mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-            mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-            mixed = mixed ^ (mixed >> np.uint64(31))
+            mixed = _mixed(mixed, words[part, row])
         # The upper half, so that the lower bits, which an index of keys may use, stay even.
         found[row] = np.int64((mixed >> np.uint64(32)) % np.uint64(count))
     return found
+
+
+@numba.njit(cache=True, nogil=True)
+def _hashed_rows(words: Words, slots: Slots, places: np.ndarray, count: int) -> np.ndarray:
+    """The same of rows in their slots, by the words of them that place them."""
+    found = np.empty(len(slots), np.int64)
+    base, last = np.int64(words.ctypes.data), len(slots) - 1
+    for row in range(len(slots)):
+        prefetch(base + 8 * words.shape[1] * slots[min(row + AHEAD, last)])
+        mixed = _SEED
+        for place in places:
+            mixed = _mixed(mixed, words[slots[row], place])
+        found[row] = np.int64((mixed >> np.uint64(32)) % np.uint64(count))
+    return found
+
+
+@numba.njit(cache=True, nogil=True)
+def _dealt(slots: Slots, shards: np.ndarray, count: int) -> tuple[Slots, np.ndarray]:
+    """The slots shard after shard, each in the order in which they came, and where each ends."""
+    ends = np.zeros(count, np.int64)
+    for shard in shards:
+        ends[shard] += 1
+    nexts = np.cumsum(ends) - ends
+    found = np.empty(len(slots), np.int64)
+    for row in range(len(slots)):
+        shard = shards[row]
+        found[nexts[shard]] = slots[row]
+        nexts[shard] += 1
+    return found, nexts
 
 
 def shards_of(placement: Placement, table: Table, rows: pa.Table) -> np.ndarray:

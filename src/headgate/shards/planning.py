@@ -87,6 +87,18 @@ def plan_whole(order: EventRows, why: str) -> BatchPlan:
     return BatchPlan({}, {}, True, {}, decision, is_whole=True)
 
 
+def plan_faster(order: EventRows, elsewhere: float | None, costs: Costs) -> BatchPlan | None:
+    """All events in the driver, if that is expected to take less than executors do."""
+    here = costs.whole_seconds(len(order))
+    if here is None or elsewhere is None or here > 0.95 * elsewhere:
+        return None
+    why = (
+        f"they take the driver {here * 1e3:.0f} ms, and executors at least {elsewhere * 1e3:.0f}, "
+        f"{(costs.job or 0) * 1e3:.0f} of them for a job"
+    )
+    return plan_whole(order, why)
+
+
 def seconds_of(plan: BatchPlan, costs: Costs) -> float | None:
     """How long a plan is expected to take; None before anything of use was measured."""
     if costs.event is None or costs.job is None or costs.jobs < JOBS_MIN:
@@ -98,6 +110,13 @@ def seconds_of(plan: BatchPlan, costs: Costs) -> float | None:
     jobs = 1 + (bool(away) and not plan.in_driver)
     dealt = (costs.deal or 0.0) * (sum(home) + sum(away))
     return costs.job * jobs + costs.event * (longest + visits) + dealt
+
+
+def least_seconds(events: int, costs: Costs) -> float | None:
+    """How long executors take at least, whatever the plan; None before anything was measured."""
+    if costs.event is None or costs.job is None or costs.jobs < JOBS_MIN:
+        return None
+    return costs.job + events * (costs.event / costs.tasks + (costs.deal or 0.0))
 
 
 def plan_at_home(homes: np.ndarray, order: EventRows) -> BatchPlan:

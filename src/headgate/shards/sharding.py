@@ -52,8 +52,10 @@ from headgate.shards.planning import (
     BatchPlan,
     Costs,
     DueShards,
+    least_seconds,
     plan_at_home,
     plan_batch,
+    plan_faster,
     plan_whole,
     seconds_of,
     wanted_rows,
@@ -200,6 +202,11 @@ class Sharding:
             why = beyond_shards(transaction, self._tables)
             if why is not None:
                 return plan_whole(order, f"{why} may lead to rows of any shard")
+        fits = self._fits_here()
+        # Where executors lose whatever the plan is, none is made: it takes as long as many events.
+        here = plan_faster(order, least_seconds(len(order), costs), costs) if fits else None
+        if here is not None:
+            return here
         given = (arranged.works, order, self._tables, self._placement, program.pool)
         homes = homes_alone(*given)
         if homes is not None:
@@ -207,15 +214,8 @@ class Sharding:
         else:
             components = find_components(touched_rows(*given), len(arranged.route), self._placement)
             plan = plan_batch(components, order, costs)
-        expected = seconds_of(plan, costs)
-        here = costs.whole_seconds(len(order))
-        if expected is None or here is None or not self._fits_here() or here > 0.95 * expected:
-            return plan
-        why = (
-            f"they take the driver {here * 1e3:.0f} ms, and executors {expected * 1e3:.0f}, "
-            f"{(costs.job or 0) * 1e3:.0f} of them for a job"
-        )
-        return plan_whole(order, why)
+        here = plan_faster(order, seconds_of(plan, costs), costs) if fits else None
+        return plan if here is None else here
 
     def _fits_here(self) -> bool:
         """Whether the driver may hold all rows: about their words, and those of an index."""

@@ -47,13 +47,14 @@ from headgate.shards.warm import (
     ShardRows,
     Source,
     Tentative,
-    WarmFiles,
     bring,
     size_of,
 )
+from headgate.shards.warm_files import WarmFiles
 from headgate.state.columns import to_arrow
 from headgate.state.due_rows import due_rows
 from headgate.state.fitting import one_array
+from headgate.state.index import count_alive
 from headgate.state.layout import HEADER_ALIVE
 from headgate.state.rows import TableRows, stored_column
 from headgate.state.spaces import Slots
@@ -72,6 +73,7 @@ WHOLE = -1  # as the shard of a share: all of them, for a batch in the driver
 # as long to open as so many bytes to read: so small parts, as calls make them, do not pile up.
 IMAGE_BYTES_MIN = 1 << 22
 PART_BYTES = 1 << 16
+WHOLE_IMAGE_SHARE = 4  # by how much later an image is due while batches run in the driver
 
 
 class ShardCode(NamedTuple):
@@ -226,6 +228,8 @@ class ShareWorker:
         rows = self.held.take(key)
         if rows is None:
             rows = ShardRows(self.code.tables, self.code.transactions.values())
+        elif self._files is not None:
+            self._files.release(rows)
         source = Source(self.disk, share.path, share.lineage)
         restore = None if self._files is None else partial(self._files.restore, key)
         return rows, bring(rows, source, share.histories, restore)
@@ -239,15 +243,15 @@ class ShareWorker:
         source = Source(self.disk, share.path, share.lineage)
         task = _Task(self, share, rows, attempt, source)
         images = task.images(shard)
-        if self._files is not None:
-            # A file that is older than the image is of no use: so it is written with the image.
-            is_now = bool(images) or brought.how == "rebuilt"
-            self._files.keep(_key(share, shard), rows, now=is_now)
         if given is None:
             given = source.read(share.given).tables if share.given is not None else {}
         wanted = task.hand_out(given)
         report = task.run_events(given.get(EVENTS))
         self.held.keep(_key(share, shard), rows)
+        if self._files is not None:
+            # A file that is older than the image is of no use: so it is written with the image.
+            is_now = bool(images) or brought.how == "rebuilt"
+            self._files.keep(_key(share, shard), rows, share.path, now=is_now)
         return replace(report, wanted=wanted, images=images, how=brought.how, bringing=bringing)
 
     def _visit(self, share: BatchShare, attempt: str) -> ShareReport:
@@ -263,12 +267,25 @@ class ShareWorker:
         rows.settle()
         return replace(report, how="visiting")
 
+    def rest(self) -> None:
+        """All shares of a task have run: what is to be written for later workers may be."""
+        if self._files is not None:
+            self._files.begin()
+
     def terms(self, words: StreamWords) -> Terms:
         """The terms of these words, made once."""
         key = repr(words)  # 1 and True are two values
         if key not in self._terms:
             self._terms[key] = words.terms(self.code.transactions)
         return self._terms[key]
+
+
+# How the files of shares begin that have rows of many shards, by the shard of the share.
+_OF_MANY = {None: "visit", WHOLE: "whole"}
+
+
+def _is_of_many(name: PartName) -> bool:
+    return os.path.basename(name.file).startswith(tuple(_OF_MANY.values()))
 
 
 def _key(share: BatchShare, shard: int) -> Held:
@@ -285,7 +302,7 @@ class _Task:
         self._source = source
         self._parts: dict[str, dict[int, Slots]] = {}  # of a share of all: live rows by table
         self._aside: dict[str, list[Slots]] = {}  # rows that others let go, by table
-        whose = {None: "visit", WHOLE: "whole"}.get(share.shard, f"{share.shard or 0:05d}")
+        whose = _OF_MANY.get(share.shard, f"{share.shard or 0:05d}")
         self._begin = f"{whose}-{share.run}-{share.epoch}-{share.number}-{attempt}"
 
     def _write(
@@ -300,18 +317,29 @@ class _Task:
     def images(self, shard: int) -> dict[int, PartName]:
         """All rows as they are before the epoch, of the parts of rows where that is due.
 
-        Of what all shards have, the first one sees to it.
+        Of what all shards have, the first one sees to it. Of all shards in one place it is due at
+        about the same time, and only executors that come later read it: there it is due later, and
+        one an epoch is enough, so that no epoch waits for many.
         """
         if self._share.words is None:  # no epoch comes of it that could name them
             return {}
         parts = [part for part in self._share.histories if part == shard or shard <= 0]
-        return {part: self._image(part) for part in parts if self._is_due(part)}
+        due = [part for part in parts if self._is_due(part)]
+        if self._share.shard == WHOLE:
+            due = sorted(due, key=self._behind, reverse=True)[:1]
+        return {part: self._image(part) for part in due}
 
     def _is_due(self, part: int) -> bool:
-        history = self._share.histories[part]
-        behind = history.bytes + PART_BYTES * sum(len(link.parts) for link in history.links)
-        shards = self._worker.placement.count if self._share.shard == WHOLE else 1
-        return behind >= IMAGE_BYTES_MIN and behind >= size_of(self._rows) // shards
+        behind, rows = self._behind(part), size_of(self._rows)
+        if self._share.shard == WHOLE:
+            rows = WHOLE_IMAGE_SHARE * rows // self._worker.placement.count
+        return behind >= IMAGE_BYTES_MIN and behind >= rows
+
+    def _behind(self, part: int) -> int:
+        """About how much there is to read behind the last image of a part of rows."""
+        names = [name for link in self._share.histories[part].links for name in link.parts]
+        shards = self._worker.placement.count
+        return sum(PART_BYTES + one.bytes // (shards if _is_of_many(one) else 1) for one in names)
 
     def _image(self, part: int) -> PartName:
         placement = self._worker.placement
@@ -422,12 +450,10 @@ class _Task:
         for name, slots in execution.changed.items():
             rows = self._rows.tables[name]
             created = np.concatenate([*rows.created, slots[:0]])
+            stay = not len(created) and count_alive(rows.words, slots) == len(slots)
             for part, mine in self._split(rows, slots).items():
-                alive = (rows.words[mine, 0] & HEADER_ALIVE) != 0
-                is_new = np.isin(mine, created) if len(created) else np.zeros(len(mine), np.bool_)
-                there, gone = mine[alive], mine[~alive]
-                more = np.count_nonzero(alive & is_new) - np.count_nonzero(~alive & ~is_new)
-                grown.setdefault(part, {})[name] = int(more)
+                there, gone, more = (mine, mine[:0], 0) if stay else _settled(rows, mine, created)
+                grown.setdefault(part, {})[name] = more
                 if isinstance(rows, VersionRows):
                     gone = rows.ended(there, gone)
                 if len(there):
@@ -444,12 +470,15 @@ class _Task:
             return {}
         if name in placement.replicated or placement.count == 1:
             return {placement.everywhere if name in placement.replicated else 0: slots}
-        words = np.ascontiguousarray(rows.words[slots, 1 : 1 + len(rows.table.key)].T)
-        shards = placement.shards(name, words, rows.pool)
-        order = np.argsort(shards.astype(np.int16), kind="stable")  # of few bits: by counting
-        ends = np.cumsum(np.bincount(shards, minlength=placement.count))
-        parts = np.split(slots[order], ends[:-1])
-        return {shard: mine for shard, mine in enumerate(parts) if len(mine)}
+        return placement.dealt(rows, slots)
+
+
+def _settled(rows: TableRows, slots: Slots, created: Slots) -> tuple[Slots, Slots, int]:
+    """Which of these rows are there now, which are gone, and how many more there are."""
+    alive = (rows.words[slots, 0] & HEADER_ALIVE) != 0
+    is_new = np.isin(slots, created)
+    more = np.count_nonzero(alive & is_new) - np.count_nonzero(~alive & ~is_new)
+    return slots[alive], slots[~alive], int(more)
 
 
 def keys_of(rows: TableRows, slots: Slots) -> pa.Table:

@@ -12,11 +12,10 @@ Invariant: rows that a batch is given are exactly those of the epoch before it.
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +26,6 @@ from headgate.durability.part_file import PartContent, PartName, read_part
 from headgate.engine.memory import POOL_SLACK, rows_of
 from headgate.execution.program import Program
 from headgate.io import Disk
-from headgate.io.mapped import map_arrays, write_arrays
 from headgate.isolation.levels import Executor
 from headgate.state.columns import to_stored
 from headgate.state.layout import HEADER_ALIVE
@@ -42,6 +40,7 @@ from headgate.transactions import Transaction
 
 ROWS = "rows"
 GONE = "gone"
+AT_ONCE_MIN = 1 << 14  # rows of an empty table: their index is made when all of them are there
 
 
 class Tentative(NamedTuple):
@@ -86,12 +85,24 @@ class ShardRows:
         """Let these rows be as given, those that are there and those that are not."""
         rows = self._reachable(name)
         given = Storage(name).from_files(given, rows.table.schema)  # older ones lack new columns
+        if not rows.count and given.num_rows >= AT_ONCE_MIN:
+            slots = self._put_first(rows, given, epoch)
+            rows.note_changed(slots)
+            return
         slots = rows.find_or_take(self._keys(rows, given), np.zeros(given.num_rows, np.uint8))
         rows.taken, before = [], rows.refills  # they are alive in a moment
         rows.put_changes(slots, np.ones(len(slots), np.bool_), given, epoch)
         rows.created = []
         for one in rows.ordered.values():
             one.follow(slots, before)
+
+    def _put_first(self, rows: TableRows, given: pa.Table, epoch: int) -> Slots:
+        """Have the first rows of a table, in which each key is once, and their index at once."""
+        slots: Slots = np.arange(given.num_rows)
+        rows.begin_restoring(len(slots))
+        rows.put(slots, given, epoch)
+        rows.end_restoring()
+        return slots
 
     def remove(self, name: str, keys: pa.Table) -> None:
         """Let the rows of these keys be gone, where there are any."""
@@ -233,8 +244,8 @@ def bring(
         for link in links:
             for name in link.parts:
                 if rows.tentative is None or name.file != rows.tentative.file:
-                    _apply(rows, source.read(name), part, link.epoch)
-                    brought.bytes, brought.parts = brought.bytes + name.bytes, brought.parts + 1
+                    brought.bytes += _apply(rows, source.read(name), part, link.epoch)
+                    brought.parts += 1
         rows.digests[part] = histories[part].digest
     if brought.parts and brought.how == "warm":
         brought.how = "brought forward"
@@ -277,14 +288,15 @@ def _whole(history: PartHistory) -> Sequence[Link]:
     return (*(() if history.image is None else (history.image,)), *history.links)
 
 
-def _apply(rows: ShardRows, part: PartContent, number: int, epoch: int) -> None:
-    """Put what a part says of one part of rows into their place."""
+def _apply(rows: ShardRows, part: PartContent, number: int, epoch: int) -> int:
+    """Put what a part says of one part of rows into their place; how many bytes that were."""
     told: dict[str, dict[str, pa.Table]] = {name: {} for name in rows.tables}
     for name, table in part.tables.items():
         kind, _, rest = name.partition("/")
         of, _, table_name = rest.partition("/")
         if kind in (ROWS, GONE) and int(of) == number and table_name in told:
             told[table_name][kind] = table
+    applied = sum(table.nbytes for found in told.values() for table in found.values())
     for name, found in told.items():
         history = rows.tables[name].table.history
         versions = {} if history is None else told.get(name + ENDING, {})
@@ -292,6 +304,7 @@ def _apply(rows: ShardRows, part: PartContent, number: int, epoch: int) -> None:
             rows.put_with_versions(name, found, versions, epoch)
         elif not isinstance(rows.tables[name], VersionRows):
             rows.put_and_remove(name, found, epoch)
+    return applied
 
 
 # --- the shards that a process holds --------------------------------------------------------------
@@ -330,101 +343,3 @@ class HeldShards:
 def size_of(rows: ShardRows) -> int:
     """About how many bytes of memory a copy takes."""
     return sum(one.words.nbytes + one.entries.nbytes for one in rows.tables.values())
-
-
-# --- warm files -----------------------------------------------------------------------------------
-# A shard's rows with their index on an executor's own disk, for whoever works there.
-#
-# Workers of Spark end when they are idle. A file has the rows of a shard as memory has them, so
-# that the next worker maps it, brings it forward by what was committed since, and makes no index
-# anew. It is never changed in place: nothing can be half done in it. Invariant: a file holds
-# committed rows only, known by their digests; one that is missing, older than the store's image
-# or in doubt costs reading the store, and nothing else.
-
-
-# A file is written anew when what was committed since is beyond this, and a share of the rows.
-BEHIND_BYTES_MIN = 1 << 22
-BEHIND_SHARE = 4
-_TEXTS_AT_ONCE = 1 << 18
-ROOM_SHARE = 4  # one more row for so many: those that come next must not move all others
-
-
-class WarmFiles:
-    """The files of one executor, in one folder."""
-
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-
-    def _path(self, key: Held) -> str:
-        store, lineage, mark, shard = key
-        return os.path.join(self._folder, f"{store:016x}-{lineage:016x}-{mark[:32]}-{shard}.warm")
-
-    def restore(self, key: Held, rows: ShardRows) -> bool:
-        """Let the rows be those of the shard's file; whether there is one of use."""
-        found = map_arrays(self._path(key))
-        if found is None or found.said["key"] != list(key):
-            return False
-        rows.clear()
-        if not _put_texts(rows, found.arrays):
-            return False
-        for name, table in rows.tables.items():
-            _put_rows(table, found.said["tables"][name], found.arrays, name)
-        rows.digests = {int(part): digest for part, digest in found.said["digests"].items()}
-        rows.behind = 0
-        return True
-
-    def keep(self, key: Held, rows: ShardRows, *, now: bool) -> None:
-        """Write the rows, which are those of their digests, when that is due, or at once."""
-        is_due = rows.behind > max(BEHIND_BYTES_MIN, size_of(rows) // BEHIND_SHARE)
-        if not (now or is_due) or not any(rows.digests.values()):
-            return
-        arrays, room, tables = _texts(rows), {}, {}
-        for name, table in rows.tables.items():
-            arrays[f"{name}/words"] = table.words[: table.count]
-            arrays[f"{name}/entries"] = table.entries
-            arrays[f"{name}/free"] = table.free[: table.free_count]
-            rows_max = table.count + table.count // ROOM_SHARE + 1024
-            room[f"{name}/words"] = rows_max * table.layout.words
-            tables[name] = {"count": table.count}
-        said = {"key": list(key), "digests": rows.digests, "tables": tables}
-        if write_arrays(self._path(key), said, arrays, room):
-            rows.behind = 0
-
-
-def _texts(rows: ShardRows) -> dict[str, np.ndarray]:
-    """The texts of all rows with their codes: where each begins, and all characters."""
-    used = [codes for table in rows.tables.values() for codes in table.text_codes()]
-    codes = np.unique(np.concatenate([*used, np.zeros(0, np.int64)]))
-    texts = rows.pool.texts(codes).cast(pa.large_string())
-    _, offsets, data = texts.buffers()
-    starts = np.frombuffer(offsets, np.int64)[: len(texts) + 1] if len(texts) else codes
-    size = int(starts[-1]) if len(texts) else 0
-    letters = np.zeros(size // 8 + 1, np.int64)
-    if size:
-        letters.view(np.uint8)[:size] = np.frombuffer(data, np.uint8)[:size]
-    return {"codes": codes, "starts": starts, "letters": letters}
-
-
-def _put_texts(rows: ShardRows, arrays: dict[str, np.ndarray]) -> bool:
-    """Have the texts of a file under the very codes that its rows have."""
-    codes = arrays["codes"]
-    buffers = [None, pa.py_buffer(arrays["starts"]), pa.py_buffer(arrays["letters"])]
-    texts = pa.Array.from_buffers(pa.large_string(), len(codes), buffers)
-    for first in range(0, len(codes), _TEXTS_AT_ONCE):
-        some = texts.slice(first, _TEXTS_AT_ONCE).cast(pa.string())
-        if not np.array_equal(rows.pool.intern(some), codes[first : first + _TEXTS_AT_ONCE]):
-            return False  # two texts of one hash came in another order
-    return True
-
-
-def _put_rows(
-    table: TableRows, said: dict[str, Any], arrays: dict[str, np.ndarray], name: str
-) -> None:
-    table.is_indexed = not isinstance(table, VersionRows)
-    table.words = arrays[f"{name}/words"].reshape(-1, table.layout.words)
-    table.entries, table.count = arrays[f"{name}/entries"], said["count"]
-    free = arrays[f"{name}/free"]
-    table.free, table.free_count = np.resize(free, max(16, len(free))), len(free)
-    table.ordered.clear()
-    table.kept.clear()
-    table.refills += 1

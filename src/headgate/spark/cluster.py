@@ -32,7 +32,7 @@ from headgate.shards.share import (
     ShareWorker,
     here,
 )
-from headgate.shards.warm import WarmFiles
+from headgate.shards.warm_files import WarmFiles, is_private
 
 if TYPE_CHECKING:
     from pyspark import Broadcast
@@ -343,16 +343,45 @@ def worker_of(code: bytes) -> ShareWorker:
     found = _WORKERS.get(code)
     if found is None:
         _WORKERS.clear()  # another program, or a newer version of it: its shards are not ours
-        files = WarmFiles(os.path.join(local_folders()[0], "headgate")) if local_folders() else None
-        found = _WORKERS[code] = ShareWorker(pickle.loads(code), files=files)
+        found = _WORKERS[code] = ShareWorker(pickle.loads(code), files=_warm_files())
         gc.freeze()  # what was imported stays; a collection need not look at it for every task
     return found
+
+
+def _warm_files() -> WarmFiles | None:
+    """The files of this executor's machine, as far as that is known."""
+    folders = local_folders()
+    return WarmFiles(warm_folder(folders[0]), ",".join(folders), beside=True) if folders else None
+
+
+# Folders that Spark makes for a program, or for a part of it, and removes with it.
+_OF_A_PROGRAM = ("blockmgr-", "executor-", "spark-")
+
+
+def warm_folder(local: str) -> str:
+    """Where files of shards outlive a program: beside the folders that Spark makes for one.
+
+    Only on the same disk, which is the one that was meant for such files; else they go with it.
+    """
+    inside, above = os.path.join(local, "headgate"), local.rstrip("/")
+    for begin in _OF_A_PROGRAM:
+        if os.path.basename(above).startswith(begin):
+            above = os.path.dirname(above)
+    folder = os.path.join(above, f"headgate-{os.getuid()}")
+    try:
+        if above == local.rstrip("/") or os.stat(above).st_dev != os.stat(local).st_dev:
+            return inside
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+    except OSError:
+        return inside
+    return folder if is_private(os.path.join(folder, "any")) else inside
 
 
 def run_in_worker(code: Any, given: bytes) -> bytes:
     """Run the shares of a task, one after another; what comes back is small."""
     worker, shares, told = worker_of(code.value), pickle.loads(given), attempt()
     reports = [worker.run(share, told) for share in shares]
+    worker.rest()
     return pickle.dumps(TaskReport(reports, *whereabouts()))
 
 

@@ -285,7 +285,9 @@ def merge_freed(free: Slots, count: int, more: Slots) -> None:
 def transpose(words: Words, slots: Slots) -> np.ndarray:
     """The words of these rows by column, touching each row once."""
     out = np.empty((words.shape[1], len(slots)), np.int64)
+    base, last = np.int64(words.ctypes.data), len(slots) - 1
     for row in range(len(slots)):
+        prefetch(base + WORD_BYTES * words.shape[1] * slots[min(row + AHEAD, last)])
         for word in range(words.shape[1]):
             out[word, row] = words[slots[row], word]
     return out
@@ -350,7 +352,7 @@ def build_index(entries: np.ndarray, words: Words, count: int, key_words: int) -
 
     Returns how many of them are dead.
     """
-    threads = 1 if count < ROWS_MIN else min(THREADS_MAX, os.cpu_count() or 1)
+    threads = 1 if count < ROWS_MIN else min(THREADS_MAX, _cores())
     bounds = [len(entries) * number // threads for number in range(threads + 1)]
     with ThreadPoolExecutor(threads, thread_name_prefix="headgate-index") as pool:
         shares = [
@@ -362,6 +364,13 @@ def build_index(entries: np.ndarray, words: Words, count: int, key_words: int) -
         for slot in spilled.tolist():
             insert(entries, words, slot, key_words)
     return count - int(found[0][0])
+
+
+def _cores() -> int:
+    """How many threads may work at once; a worker of Spark is told by OMP_NUM_THREADS."""
+    said = os.environ.get("OMP_NUM_THREADS", "")
+    cores = os.cpu_count() or 1
+    return max(1, min(cores, int(said))) if said.isdecimal() else cores
 
 
 @numba.njit(cache=True, nogil=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
@@ -14,7 +16,7 @@ import headgate as hg
 from headgate.durability.lineage import UNKNOWN
 from headgate.durability.part_file import PartName
 from headgate.shards.share import BatchShare, ShardCode, StreamWords
-from headgate.spark.cluster import ShardHomes, SparkTasks, _told
+from headgate.spark.cluster import ShardHomes, SparkTasks, _told, warm_folder
 from tests.unit.shards.bank import accounts
 
 
@@ -141,3 +143,20 @@ class EndedFrame:
 
     def toArrow(self) -> NoReturn:
         raise ConnectionRefusedError(111, "Connection refused")
+
+
+def test_files_of_shards_outlive_a_program_on_the_disk_that_was_meant_for_them(
+    tmp_path: Path,
+) -> None:
+    mine = f"headgate-{os.getuid()}"
+    for below in ("blockmgr-1", "spark-1/executor-2/blockmgr-3", "spark-1/blockmgr-4"):
+        local = tmp_path / below
+        local.mkdir(parents=True)
+        assert warm_folder(str(local)) == str(tmp_path / mine)
+    assert (tmp_path / mine).stat().st_mode & 0o777 == 0o700
+    alone = tmp_path / "container"  # made for one program, by somebody who is not Spark
+    alone.mkdir()
+    assert warm_folder(str(alone)) == str(alone / "headgate")
+    (tmp_path / mine).chmod(0o777)  # others could put files there
+    local = tmp_path / "blockmgr-1"
+    assert warm_folder(str(local)) == str(local / "headgate")

@@ -15,7 +15,16 @@ import headgate as hg
 from headgate.durability import StoreReader, backup, restore, verify
 from headgate.execution.expiring import Expiring
 from headgate.query.store_tables import read_table
-from headgate.shards import components, epoch_run, placement, planning, sharding, share, warm
+from headgate.shards import (
+    components,
+    epoch_run,
+    placement,
+    planning,
+    sharding,
+    share,
+    warm,
+    warm_files,
+)
 from headgate.state import trail
 from headgate.state.strings import StringPool
 from headgate.state.version_rows import Trail, VersionRows
@@ -266,8 +275,8 @@ def test_images_and_mapped_files_have_versions(
 ) -> None:
     monkeypatch.setattr(share, "IMAGE_BYTES_MIN", 5_000)
     monkeypatch.setattr(share, "size_of", lambda rows: 0)
-    monkeypatch.setattr(warm, "BEHIND_BYTES_MIN", 3_000)
-    monkeypatch.setattr(warm, "size_of", lambda rows: 0)
+    monkeypatch.setattr(warm_files, "BEHIND_BYTES_MIN", 3_000)
+    monkeypatch.setattr(warm_files, "size_of", lambda rows: 0)
     workers = Workers(0, 1, folder=tmp_path)
     lives = Lives(2, workers)
     for turn in range(8):

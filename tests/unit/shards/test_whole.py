@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import headgate as hg
-from headgate.shards import share
+from headgate.shards import sharding, share
 from headgate.shards.share import BatchShare, ShareReport
 from headgate.testing.disk import SimulatedDisk
 from tests.property.workers import Workers, open_sharded
@@ -88,6 +88,48 @@ def test_dear_batches_and_rows_beyond_the_driver_stay_on_executors() -> None:
     for seed in range(3):
         engine.run(ROUTES["close"], [{"src": seed}])
         assert engine.decisions()[-1].scheme == "executors"
+    engine.close()
+
+
+def test_batches_in_the_driver_write_one_image_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(share, "IMAGE_BYTES_MIN", 1)
+    monkeypatch.setattr(share, "size_of", lambda rows: 0)
+    written: list[str] = []
+    write = share.write_part
+
+    def noted(*given: Any, **more: Any) -> Any:
+        written.append(given[4])
+        return write(*given, **more)
+
+    monkeypatch.setattr(share, "write_part", noted)
+    one, draw = in_one_process(), random.Random(4)
+    engine = loaded(open_sharded(TABLES, ROUTES.values(), 3, Told(0), None, None, 1 << 20))
+    images = []
+    for turn in range(8):
+        del written[:]
+        events = batch(draw, 30)
+        found = engine.run(ROUTES, events, route_by="what")
+        assert found == one.run(ROUTES, events, route_by="what")
+        if turn > 1:
+            images.append([name.split(".")[1] for name in written if ".image" in name])
+            assert sum(name.startswith("whole") for name in written) == 1 + len(images[-1])
+    assert all(len(one) <= 1 for one in images)
+    assert {name for one in images for name in one} >= {f"image-{part}" for part in range(3)}
+    assert rows_of(engine) == rows_of(one)
+    engine.close()
+
+
+def test_no_plan_is_made_of_batches_that_executors_cannot_win(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one, draw = in_one_process(), random.Random(4)
+    engine = loaded(open_sharded(TABLES, ROUTES.values(), 3, Told(0), None, None, 1 << 20))
+    for turn in range(4):
+        if turn == 2:  # two jobs were measured
+            monkeypatch.setattr(sharding, "homes_alone", None)
+        events = batch(draw, 5)
+        expected = one.run(ROUTES, events, route_by="what")
+        assert engine.run(ROUTES, events, route_by="what") == expected
     engine.close()
 
 
