@@ -296,7 +296,7 @@ def _apply(rows: ShardRows, part: PartContent, number: int, epoch: int) -> int:
         of, _, table_name = rest.partition("/")
         if kind in (ROWS, GONE) and int(of) == number and table_name in told:
             told[table_name][kind] = table
-    applied = sum(table.nbytes for found in told.values() for table in found.values())
+    applied: int = sum(table.nbytes for found in told.values() for table in found.values())
     for name, found in told.items():
         history = rows.tables[name].table.history
         versions = {} if history is None else told.get(name + ENDING, {})
