@@ -6,6 +6,7 @@ all, and reports the ratio of the medians.
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -104,6 +105,7 @@ def compare_engines(folder: Path, batch_count: int) -> list[tuple[str, float, fl
         }
         both = in_ns(alternate(contestants, batches), BATCH_EVENTS)
         size = (durable._journal.log_bytes - before) / (batch_count * BATCH_EVENTS)
+        bare = compare_bare(folder / "bare", round(size * BATCH_EVENTS), contestants, batches)
         piped = pipelined_ratio(memory, durable, batches)
         found = [
             ("simple bare loop (the bound)", each["simple"], 1.0),
@@ -118,7 +120,31 @@ def compare_engines(folder: Path, batch_count: int) -> list[tuple[str, float, fl
          both["memory"] / both["durable"]),
         ("engine durable, one run of many batches / memory", piped[1], piped[0] / piped[1]),
         (f"bytes of log an event: {size:.1f} / 40", both["durable"], size / 40),
+        ("engine durable / in memory, then bare bytes written and synced", bare["durable"],
+         bare["bare"] / bare["durable"]),
     ]  # fmt: skip
+
+
+def compare_bare(
+    path: Path,
+    size: int,
+    contestants: dict[str, Callable[[pa.Table], Any]],
+    batches: list[pa.Table],
+) -> dict[str, float]:
+    """ns per event of the durable engine, and of a run in memory with the simplest honest log.
+
+    That is a file to which as many bytes are appended, which are then synced.
+    """
+    content = np.random.default_rng(17).bytes(size)
+    with open(path, "xb", buffering=0) as file:
+
+        def bare(batch: pa.Table) -> None:
+            contestants["memory"](batch)
+            file.write(content)
+            os.fdatasync(file.fileno())
+
+        run = {"bare": bare, "durable": contestants["durable"]}
+        return in_ns(alternate(run, batches), BATCH_EVENTS)
 
 
 def in_ns(seconds: dict[str, float], events: int) -> dict[str, float]:

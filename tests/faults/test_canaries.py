@@ -15,6 +15,7 @@ from headgate.durability.commit import Commit
 from headgate.durability.head import Head
 from headgate.durability.log import LogWriter
 from headgate.durability.retention import Trimmer
+from headgate.durability.room import RoomyFile
 from headgate.errors import HeadgateError
 from headgate.io import Disk
 from headgate.testing.disk import SimulatedCrash, SimulatedDisk, SimulatedFile
@@ -274,3 +275,16 @@ def test_a_checksum_that_does_not_cover_the_header_is_caught(
     monkeypatch.setattr(layout, "frame_checksum", of_payload_only)
     with pytest.raises(AssertionError):
         found()
+
+
+def test_room_made_over_frames_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Zeros from where the room ended before, whatever was written there since."""
+    write = RoomyFile.write
+
+    def unguarded(room: RoomyFile, offset: int, *pieces: memoryview | bytes) -> None:
+        before = room._ready
+        write(room, offset, *pieces)
+        room._ready = before
+
+    monkeypatch.setattr(RoomyFile, "write", unguarded)
+    assert catches()

@@ -61,6 +61,7 @@ CALLED_BY_OTHERS = {
     "can_convert_from": "Numba",
     "generic_resolve": "Numba",
     "_load_overload": "Numba",
+    "_optimize_functions": "Numba",
     "_save_overload": "Numba",
     "onQueryStarted": "Spark",
     "onQueryProgress": "Spark",

@@ -154,6 +154,7 @@ def load_source(source: str, name: str, mark: str | None, scope: dict[str, Any])
         return _LOADED[key]
     if mark is None:
         source = source.replace("@njit(nogil=True, cache=True)", "@njit(nogil=True)")
+        source = source.replace("@compiled_apart", "@templated")  # it has no name of its own
     module = generated_module(name, mark)
     module.__dict__.update(scope)
     file = f"<headgate {name} {mark or 'unsaved'}>"

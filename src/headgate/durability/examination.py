@@ -27,8 +27,9 @@ from headgate.durability.manifest import read_lineage, read_manifest, version_at
 from headgate.durability.named_parts import TABLE as PARTS
 from headgate.durability.part_file import PartName, read_part
 from headgate.durability.retention import hold
-from headgate.durability.scan import FoundFrame, LogReader, Tail, Torn, whole_frames
+from headgate.durability.scan import FoundFrame, LogReader
 from headgate.durability.snapshot import Snapshot
+from headgate.durability.tail import Tail, Torn, whole_frames
 from headgate.errors import DamageError, InputError
 from headgate.io import Disk, RealDisk, local_folder, read_file
 

@@ -28,7 +28,9 @@ random. Segments, floor and head name both, snapshots the lineage; the manifest 
 In format 1, whose records are the same otherwise, these places are 0; what is carried over from it
 is told by the manifest ("carried").
 
-Segment: one segment header, then frames without gaps until the end of the file.
+Segment: one segment header, then frames without gaps until the end of the file. Behind the last
+frame of the segment that is written there may be zeros: room for the next ones, not more than the
+segment has of frames. Whoever begins another segment, or recovers the log, cuts them off.
     header  magic "HGsg", version, kind 1, u64 first epoch, u64 previous (checksum of the last frame
             before this segment, 0 at the log's beginning), i64 creation time in us, u64 store, u64
             lineage, 8 zero bytes, u64 checksum

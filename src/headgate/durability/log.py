@@ -1,8 +1,8 @@
 """The writing side of the log: one segment file at a time, frames behind one another.
 
 Invariant: a segment is begun only when every frame before it is synced, and its name is durable
-before a frame goes into it; so only the last segment can have a torn tail. Segments grow as they
-are written: filling them with zeros ahead of time makes a sync faster, but costs as much.
+before a frame goes into it; so only the last segment can have a torn tail, or room (room.py) behind
+its frames: who begins the next one, or closes the log, gives that back.
 
 Every writer begins a segment of its own, under a name that is new: what a writer still writes that
 lost the store without knowing it goes into its own file, behind the place where the next segment
@@ -20,9 +20,10 @@ from headgate.durability.describing import Shapes
 from headgate.durability.format import Position
 from headgate.durability.lineage import UNKNOWN, Lineage
 from headgate.durability.log_record import OpenFrame
+from headgate.durability.room import ROOM_BYTES, RoomyFile
 from headgate.durability.scan import FoundFrame
 from headgate.errors import InvariantError
-from headgate.io import Clock, Disk, File
+from headgate.io import Clock, Disk, OpenMode
 
 SEGMENT_BYTES = 64 << 20
 
@@ -40,17 +41,23 @@ class LogWriter:
         lineage: Lineage = UNKNOWN,
     ) -> None:
         self._lineage = lineage
+        self._aside = disk.aside()
+        self._room_bytes = min(ROOM_BYTES, segment_bytes // 8)
         self._disk = disk
         self._folder = folder
         self._clock = clock
         self._segment_bytes = segment_bytes
         self._shapes = Shapes()
-        self._file: File | None = None
+        self._file: RoomyFile | None = None
         self._is_done = False
         self.position = position
         if position.offset and position.segment == position.epoch + 1:
             # Without a frame, its name is the one that the next segment would have.
-            self._file = disk.open(self.path(position.segment), "write")
+            self._file = self._open(self.path(position.segment), "write")
+
+    def _open(self, path: str, mode: OpenMode) -> RoomyFile:
+        file = self._disk.open(path, mode)
+        return RoomyFile(self._disk, file, self._aside, self._room_bytes)
 
     def path(self, segment: int) -> str:
         """The file of the segment that begins with the epoch."""
@@ -67,14 +74,15 @@ class LogWriter:
 
     def begin_segment(self) -> None:
         """Begin the next segment; every frame so far must be synced."""
-        self.close()
+        self.give_room_back()
+        self._close_file()
         self._is_done = False
         first_epoch = self.position.epoch + 1
         path = self.path(first_epoch)
         identity = (self._lineage.store, self._lineage.id)
         fields = (first_epoch, self.position.checksum or 0, self._clock.time_us(), *identity)
         record = layout.seal(layout.SEGMENT_HEADER, layout.SEGMENT_MAGIC, *fields)
-        self._file = self._disk.open(path, "new")
+        self._file = self._open(path, "new")
         self._file.write(0, record)
         self._file.sync()
         self._disk.sync_folder(self._folder)
@@ -112,13 +120,27 @@ class LogWriter:
         self.position = Position(header.epoch, place.segment, end, checksum)
         return self.position
 
-    def file(self) -> File:
+    def make_room(self) -> None:
+        """Have room made for the next frames, in a moment in which nothing is to be synced."""
+        if self._file is not None:
+            self._file.make_room(self._segment_bytes)
+
+    def give_room_back(self) -> None:
+        """Leave nothing behind the last frame; only for who is sure to have the store."""
+        if self._file is not None:
+            self._file.give_back()
+
+    def file(self) -> RoomyFile:
         """The open file of the last segment."""
         if self._file is None:
             raise InvariantError(f"no segment is open in {self._folder}")
         return self._file
 
     def close(self) -> None:
+        self._close_file()
+        self._aside.close()
+
+    def _close_file(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None

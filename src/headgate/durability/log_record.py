@@ -128,6 +128,9 @@ class FrameWriter:
 
     def _take(self) -> list[Piece]:
         """All pieces that wait, the short ones among them joined."""
+        if self._length - self._flushed <= _JOINED_BYTES_MAX:
+            joined, self._pieces = b"".join(self._pieces), []
+            return [joined]
         found: list[Piece] = []
         short: list[Piece] = []
         for piece in self._pieces:

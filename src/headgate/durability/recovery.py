@@ -16,9 +16,10 @@ from headgate.durability.commit import Commit, Inlet, Mark, Receiver, Recovered,
 from headgate.durability.format import Position
 from headgate.durability.head import Published
 from headgate.durability.log_record import changes_in, commit_of, inlets_of, meta_of
-from headgate.durability.scan import FoundFrame, LogReader, Tail, Torn, read_buffer
+from headgate.durability.scan import FoundFrame, LogReader, read_buffer
 from headgate.durability.short_changes import ImagePlace, ShortChanges
 from headgate.durability.snapshot import Snapshot, snapshot_epochs
+from headgate.durability.tail import Tail, Torn
 from headgate.errors import DamageError, DeclarationError
 from headgate.io import Disk
 
@@ -241,9 +242,10 @@ def _check_published(folder: str, found: Position, published: Position) -> None:
 
 
 def _settle(disk: Disk, folder: str, durable: Position, tail: Tail) -> None:
-    """Cut what is torn and make durable what was found beyond the last known sync."""
-    if tail.torn is not None:
-        _cut(disk, tail.torn)
+    """Cut what is torn, or room, and make durable what was found beyond the last known sync."""
+    for behind in (tail.torn, tail.room):
+        if behind is not None:
+            _cut(disk, behind)
     if tail.position.offset and tail.position != durable:
         _write_again(disk, folder, durable, tail.position)
     disk.sync_folder(folder)

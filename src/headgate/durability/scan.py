@@ -1,7 +1,7 @@
 """Reading the log: frames in order, each proved by its checksum and its place in the chain.
 
 Invariant: what is handed out was verified byte by byte; what cannot be verified is an error that
-names file and offset, or, at the very end of the log, a tail that no one was ever told of.
+names file and offset. What stands at the very end of the log is judged in tail.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
-import numpy as np
 import pyarrow as pa
 
 from headgate.durability import format as layout
@@ -25,7 +24,6 @@ from headgate.io import Disk, File
 
 _WINDOW_BYTES = 1 << 20
 _HOP_WINDOW_BYTES = 1 << 14
-_SEARCH_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +41,7 @@ class FoundFrame:
         return decoding(self.file, self.offset)
 
 
-@dataclass(frozen=True, slots=True)
-class Torn:
-    """The place after which the log's last segment holds nothing valid, and why."""
-
-    file: str
-    offset: int
-    reason: str
-
-
-class _BadBytes(Exception):
+class BadBytes(Exception):
     """Bytes that are not what should be at this place; the caller judges what that means."""
 
     def __init__(self, file: str, offset: int, reason: str) -> None:
@@ -117,28 +106,28 @@ class Cursor:
 
     def next(self) -> FoundFrame | None:
         """The frame here, verified, and step behind it; None at the end of the log."""
-        if not self.enter():
+        header = self._header() if self.enter() else None
+        if header is None:
             return None
-        header = self._header()
         offset = self.position.offset
         record = self._window.read(offset, layout.RECORD_BYTES + header.payload_length)
         payload = record.slice(layout.RECORD_BYTES)
         if payload.size < header.payload_length:
-            raise self._bad("the file ends inside a frame")
+            raise self.bad("the file ends inside a frame")
         covered = record.slice(0, layout.COVERED_BYTES)
         if layout.frame_checksum(payload, covered, header.previous) != header.checksum:
-            raise self._bad("the frame does not match its checksum")
+            raise self.bad("the frame does not match its checksum")
         self._step(header)
         return FoundFrame(header, payload, self._opened().path, offset, self.position)
 
     def skip(self) -> bool:
         """Step behind the frame here by its header alone; False at the end of the log."""
-        if not self.enter():
+        header = self._header() if self.enter() else None
+        if header is None:
             return False
-        header = self._header()
         end = self.position.offset + layout.RECORD_BYTES + header.payload_length
         if end > self._opened().size():
-            raise self._bad("the file ends inside a frame")
+            raise self.bad("the file ends inside a frame")
         self._step(header)
         return True
 
@@ -146,11 +135,11 @@ class Cursor:
         """Whether a frame that follows the one before this place begins here."""
         try:
             return self.enter() and self._header() is not None
-        except _BadBytes:
+        except BadBytes:
             return False
 
     def enter(self) -> bool:
-        """Be at the beginning of a frame; False when the log ends here."""
+        """Be at the beginning of a frame, or of room for one; False when the file ends here."""
         if self._file is None and not self._open():
             return False
         if self.position.offset == 0:
@@ -170,7 +159,7 @@ class Cursor:
 
     def _before_end(self, size: int) -> bool:
         if self.position.offset > size:
-            raise self._bad(f"the file ends at {size}, before this place")
+            raise self.bad(f"the file ends at {size}, before this place")
         return True
 
     def _open(self) -> bool:
@@ -186,7 +175,7 @@ class Cursor:
 
     def _opened(self) -> File:
         if self._file is None:
-            raise self._bad("the segment is missing")
+            raise self.bad("the segment is missing")
         return self._file
 
     def _segment_header(self) -> None:
@@ -195,33 +184,43 @@ class Cursor:
         try:
             fields = layout.unseal(layout.SEGMENT_HEADER, layout.SEGMENT_MAGIC, record, where)
         except DamageError as error:
-            raise self._bad("the segment's header does not match its checksum") from error
+            raise self.bad("the segment's header does not match its checksum") from error
         first_epoch, previous, _, _, _, checksum = fields
         if first_epoch != self.position.segment:
-            raise self._bad(f"the segment's header says that it begins with epoch {first_epoch}")
+            raise self.bad(f"the segment's header says that it begins with epoch {first_epoch}")
         if self.position.checksum not in (None, previous):
-            raise self._bad("the segment does not follow the frame before it")
+            raise self.bad("the segment does not follow the frame before it")
         self.position = replace(self.position, offset=layout.RECORD_BYTES, checksum=checksum)
 
-    def _header(self) -> FrameHeader:
-        """The header of the frame here, in its place in the chain."""
-        header = layout.parse_frame_header(
-            self._window.read(self.position.offset, layout.RECORD_BYTES)
-        )
+    def _header(self) -> FrameHeader | None:
+        """The header of the frame here, in its place in the chain; None where room begins."""
+        record = self._window.read(self.position.offset, layout.RECORD_BYTES)
+        header = layout.parse_frame_header(record)
         if header is None:
-            raise self._bad("no frame begins here")
+            if any(memoryview(record)):
+                raise self.bad("no frame begins here")
+            return self._header_beyond()
         if header.epoch != self.position.epoch + 1:
-            raise self._bad(f"epoch {header.epoch} in place of {self.position.epoch + 1}")
+            raise self.bad(f"epoch {header.epoch} in place of {self.position.epoch + 1}")
         if self.position.checksum not in (None, header.previous):
-            raise self._bad("the frame does not follow the one before it")
+            raise self.bad("the frame does not follow the one before it")
         return header
+
+    def _header_beyond(self) -> FrameHeader | None:
+        """Behind the frames of a segment that had room when it was opened: that of the next one."""
+        following = self.position.epoch + 1
+        if following == self.position.segment or not self._disk.exists(self.path(following)):
+            return None
+        self.close()
+        self.position = replace(self.position, segment=following, offset=0)
+        return self._header() if self.enter() else None
 
     def _step(self, header: FrameHeader) -> None:
         end = self.position.offset + layout.RECORD_BYTES + header.payload_length
         self.position = Position(header.epoch, self.position.segment, end, header.checksum)
 
-    def _bad(self, reason: str) -> _BadBytes:
-        return _BadBytes(self.path(), self.position.offset, reason)
+    def bad(self, reason: str) -> BadBytes:
+        return BadBytes(self.path(), self.position.offset, reason)
 
 
 class LogReader:
@@ -257,7 +256,7 @@ class LogReader:
                 if published is not None and published.epoch == frame.header.epoch:
                     _check_published(frame, published)
                 yield frame
-        except _BadBytes as bad:
+        except BadBytes as bad:
             raise bad.damage() from bad
         finally:
             cursor.close()
@@ -313,10 +312,10 @@ class LogReader:
         try:
             if not cursor.skip():
                 raise _ends_early(cursor, place.epoch)
-            if _is_empty(place):
+            if is_empty(place):
                 cursor.enter()
             return cursor.position
-        except _BadBytes as bad:
+        except BadBytes as bad:
             raise bad.damage() from bad
         finally:
             cursor.close()
@@ -337,138 +336,15 @@ class LogReader:
                 known = 1
                 offsets.append(cursor.position.offset)
                 checksums.append(cursor.position.checksum or 0)
-        except _BadBytes as bad:
+        except BadBytes as bad:
             raise bad.damage() from bad
         finally:
             cursor.close()
 
 
-class Tail:
-    """The frames beyond the last position known to be durable, up to where the log ends.
-
-    After the frames are read, `position` is the log's end and `torn` says what lies behind it. A
-    torn segment header leaves the end in the segment before.
-    """
-
-    def __init__(self, disk: Disk, folder: str, start: Position) -> None:
-        self._disk = disk
-        self._folder = folder
-        self.position = start
-        self.torn: Torn | None = None
-
-    def frames(self) -> Iterator[FoundFrame]:
-        """Read to the end; DamageError where a frame that was once durable is damaged."""
-        cursor = Cursor(self._disk, self._folder, self.position)
-        try:
-            while (frame := cursor.next()) is not None or self._goes_on(cursor):
-                if frame is not None:
-                    self.position = cursor.position
-                    yield frame
-            if _is_empty(cursor.position) and cursor.position != self.position:
-                self.torn = Torn(cursor.path(), 0, "no frame was written to the segment")
-            else:
-                self.position = cursor.position
-        except _BadBytes as bad:
-            self._judge(bad, cursor.position)
-        finally:
-            cursor.close()
-
-    def _goes_on(self, cursor: Cursor) -> bool:
-        """Whether a writer has begun the next segment since the cursor was at the end of the log.
-
-        Any other segment that the chain does not reach means that one is missing or cut.
-        """
-        names = self._disk.list(self._folder)
-        beyond = [
-            segment
-            for segment in layout.numbers_of(names, layout.SEGMENT_SUFFIX)
-            if segment > cursor.position.segment
-        ]
-        if cursor.position.epoch + 1 in beyond:
-            return True
-        missing = cursor.position.offset > 0 and not self._disk.exists(cursor.path())
-        if beyond or missing:
-            what = f"the log ends at epoch {cursor.position.epoch}, but segments are missing or cut"
-            raise layout.damage(cursor.path(), cursor.position.offset, what)
-        return False
-
-    def _judge(self, bad: _BadBytes, position: Position) -> None:
-        """Tell a torn tail from damage.
-
-        A segment is only begun when the one before it is synced, and a frame says which epochs
-        were synced when it was written. Bytes that neither proves durable were never
-        acknowledged: a crash may leave them in any state, even with whole frames behind them.
-        """
-        names = self._disk.list(self._folder)
-        segments = layout.numbers_of(names, layout.SEGMENT_SUFFIX)
-        if segments[-1] > position.segment or _size(self._disk, bad.file) < bad.offset:
-            raise bad.damage() from bad
-        witness = find_witness(self._disk, bad.file, bad.offset, position.epoch + 1)
-        if witness is not None:
-            reason = f"{bad.reason}, though the frame at {witness} calls this epoch durable"
-            raise layout.damage(bad.file, bad.offset, reason) from bad
-        if bad.offset:
-            self.position = position
-        self.torn = Torn(bad.file, bad.offset, bad.reason)
-
-
-def _is_empty(position: Position) -> bool:
+def is_empty(position: Position) -> bool:
     """Whether the place is behind a segment's header, and before its first frame."""
     return position.offset > 0 and position.segment == position.epoch + 1
-
-
-def _size(disk: Disk, path: str) -> int:
-    file = disk.open(path, "read")
-    try:
-        return file.size()
-    finally:
-        file.close()
-
-
-def find_witness(disk: Disk, path: str, offset: int, epoch: int) -> int | None:
-    """The offset of a whole frame behind the offset that calls the epoch durable, if any."""
-    for place, header in whole_frames(disk, path, offset):
-        if epoch <= header.durable < header.epoch:
-            return place
-    return None
-
-
-def whole_frames(disk: Disk, path: str, offset: int) -> Iterator[tuple[int, FrameHeader]]:
-    """The frames behind an offset of a file that match their checksum, whatever lies between."""
-    file = disk.open(path, "read")
-    try:
-        start = layout.padded(offset)
-        while start < file.size():
-            chunk = read_buffer(file, start, _SEARCH_BYTES)
-            for place in _magic_places(chunk):
-                header = _whole_header(file, start + place)
-                if header is not None:
-                    yield start + place, header
-            start += _SEARCH_BYTES
-    finally:
-        file.close()
-
-
-def _magic_places(chunk: pa.Buffer) -> list[int]:
-    """Where in an aligned chunk a frame may begin."""
-    whole = chunk.size // layout.ALIGNMENT_BYTES * layout.ALIGNMENT_BYTES
-    words = np.frombuffer(chunk, np.uint32, whole // 4)[:: layout.ALIGNMENT_BYTES // 4]
-    magic = np.frombuffer(layout.FRAME_MAGIC, np.uint32)[0]
-    places: list[int] = (np.flatnonzero(words == magic) * layout.ALIGNMENT_BYTES).tolist()
-    return places
-
-
-def _whole_header(file: File, offset: int) -> FrameHeader | None:
-    """The header of the frame at an offset, if all of that frame is right."""
-    record = read_buffer(file, offset, layout.RECORD_BYTES)
-    header = layout.parse_frame_header(record)
-    if header is None:
-        return None
-    payload = read_buffer(file, offset + layout.RECORD_BYTES, header.payload_length)
-    covered = record.slice(0, layout.COVERED_BYTES)
-    whole = payload.size == header.payload_length
-    is_right = layout.frame_checksum(payload, covered, header.previous) == header.checksum
-    return header if whole and is_right else None
 
 
 def _check_published(frame: FoundFrame, published: Position) -> None:
@@ -478,6 +354,6 @@ def _check_published(frame: FoundFrame, published: Position) -> None:
         raise layout.damage(frame.file, frame.offset, what)
 
 
-def _ends_early(cursor: Cursor, epoch: int) -> _BadBytes:
+def _ends_early(cursor: Cursor, epoch: int) -> BadBytes:
     reason = f"the log ends at epoch {cursor.position.epoch}, but epoch {epoch} was published"
-    return _BadBytes(cursor.path(), cursor.position.offset, reason)
+    return BadBytes(cursor.path(), cursor.position.offset, reason)

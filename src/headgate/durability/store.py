@@ -190,8 +190,7 @@ class Store:
             manifest = self._inside(layout.MANIFEST_NAME)
             write_manifest(self._disk, manifest, self.manifest, self.lineage)
         self._head = Head.begin(self._disk, head_path, position, self.lineage)
-        log = self._inside(layout.LOG_FOLDER)
-        size = self._segment_bytes
+        log, size = self._inside(layout.LOG_FOLDER), self._segment_bytes
         self._log = LogWriter(self._disk, log, self._clock, position, size, self.lineage)
         self._appended = outcome.mark
         self._synced_epoch = position.epoch
@@ -283,6 +282,8 @@ class Store:
             with self._changed:
                 self._syncing = False
                 self._changed.notify_all()
+        if log is not None and self._appended is target:  # the disk has nothing to do for now
+            log.make_room()
 
     def _publish_synced(self, target: Mark) -> None:
         with self._publishing:
@@ -398,8 +399,8 @@ class Store:
 
     def sweep_parts(self, known: Iterable[str] = ()) -> None:
         """Remove parts of epochs since the last snapshot that no record names."""
-        epochs = range(self._snapshot_epoch + 1, self._synced_epoch + 1)
-        remove_unnamed(self._disk, self.path, self._reader, epochs, known)
+        since = range(self._snapshot_epoch + 1, self._synced_epoch + 1)
+        remove_unnamed(self._disk, self.path, self._reader, since, known)
 
     def trim(self, retain: Retention | None = None) -> Trimmed:
         """Remove what a policy, the store's own by default, does not keep and no reader needs."""
@@ -417,14 +418,14 @@ class Store:
         if os.getpid() != self._process:
             return  # it is the parent's
         with self._tidying, self._appending:
-            if self._stopped is None and self._appended is not None:
-                try:
+            try:
+                if self._stopped is None and self._appended is not None:
                     self._sync(self._appended.epoch)
                     with self._doing("close"):
                         self._published().sync()
-                finally:
-                    self._release()
-            else:
+                        self._prove_own()
+                        self._opened()[0].give_room_back()
+            finally:
                 self._release()
 
     def _release(self) -> None:
@@ -482,19 +483,17 @@ class Store:
             self._stop(what, error)
 
     def _stop(self, what: str, error: BaseException) -> NoReturn:
+        reason = f"could not {what}: {_reason(error)}"
         with self._changed:
-            if self._stopped is None:
-                self._stopped = f"could not {what}: {_reason(error)}"
+            self._stopped = self._stopped or reason
             self._changed.notify_all()
             self._gathered.notify_all()
-        self.on_stop(f"could not {what}: {_reason(error)}")
+        self.on_stop(reason)
         if isinstance(error, OSError):
-            raise StoreError(
-                f"the store {self.path} could not {what}: {_reason(error)}; reopen the store to "
-                "recover"
-            ) from error
+            text = f"the store {self.path} {reason}; reopen the store to recover"
+            raise StoreError(text) from error
         raise error
 
 
-def _nobody(reason: str) -> None:
+def _nobody(_: str) -> None:
     """Nobody is to be told."""

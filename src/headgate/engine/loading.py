@@ -14,6 +14,7 @@ from headgate.engine.events import as_table, complete_rows, defaults_of
 from headgate.engine.journal import Guard, Journal
 from headgate.engine.memory import Memory
 from headgate.errors import InputError
+from headgate.execution.interpreter import failures
 from headgate.io import Clock
 from headgate.kernels.building import build_check, first_failure
 from headgate.kernels.pointers import address
@@ -27,6 +28,7 @@ from headgate.state.version_rows import VersionRows
 
 MODES = ("once", "missing", "skip")
 OFFENDERS_SHOWN = 3
+FEW_ROWS = 64  # so many are checked by the interpreter before the loop over them is compiled
 
 
 class Loading:
@@ -169,17 +171,24 @@ def _refuse_failed_check(rows: TableRows, slots: range) -> None:
     if check is None or not slots:
         return
     rows.pool.add_literals(sorted(check.texts))
+    find = failures if len(slots) <= FEW_ROWS else _compiled_failures
+    failed = find(rows, slots, OFFENDERS_SHOWN + 1)
+    verb = "fails" if len(failed) == 1 else "fail"
+    _refuse(rows, slots, failed, f" {verb} the check {check.text!r}")
+
+
+def _compiled_failures(rows: TableRows, slots: range, most: int) -> list[int]:
     failing, words, first = build_check(rows.table), address(rows.words), slots.start
-    texts = rows.pool.reach() if check.is_reaching else 0
+    is_reaching = rows.table.check is not None and rows.table.check.is_reaching
+    texts = rows.pool.reach() if is_reaching else 0
     failed: list[int] = []
-    while len(failed) <= OFFENDERS_SHOWN:
+    while len(failed) < most:
         found = first_failure(failing, texts, words, range(first, slots.stop))
         if found is None:
             break
         failed.append(found)
         first = found + 1
-    verb = "fails" if len(failed) == 1 else "fail"
-    _refuse(rows, slots, failed, f" {verb} the check {check.text!r}")
+    return failed
 
 
 def _refuse_broken(

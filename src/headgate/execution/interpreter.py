@@ -455,3 +455,20 @@ class Interpreter:
             words[0] = (epoch << HEADER_EPOCH_SHIFT) | (words[0] & HEADER_ALIVE)
             work.note_change(name, slot)
         words[0] &= ~np.int64(HEADER_WRITTEN)
+
+
+def failures(rows: TableRows, slots: range, most: int) -> list[int]:
+    """The first so many of these slots whose row fails its table's check, or makes it raise."""
+    check = plain_form(check_function(rows.table))
+    label, found = f"table {rows.table.name!r}", []
+    for slot in slots:
+        view = RecordView(rows.words[slot], rows.layout, rows.pool, label, read_only=True)
+        try:
+            is_kept = bool(check(view))
+        except Exception:
+            is_kept = False
+        if not is_kept:
+            found.append(slot)
+            if len(found) == most:
+                break
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headgate.io.files import (
+    Aside,
     Clock,
     Disk,
     File,
@@ -19,6 +20,7 @@ from headgate.io.files import (
 from headgate.io.real import RealClock, RealDisk, give_way
 
 __all__ = [
+    "Aside",
     "Clock",
     "Disk",
     "File",

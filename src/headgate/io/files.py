@@ -79,6 +79,18 @@ def reason_of(error: BaseException) -> str:
     return str(error) if isinstance(error, HeadgateError) else describe(error)
 
 
+class Aside(Protocol):
+    """Somebody who does work that no one waits for, one piece after another."""
+
+    def begin(self, work: Callable[[], None]) -> None:
+        """Have it done; what it raises is lost."""
+        ...
+
+    def close(self) -> None:
+        """Return when what was begun is done; no more may be."""
+        ...
+
+
 class Lock(Protocol):
     """An exclusive lock that also ends with the process that holds it."""
 
@@ -124,6 +136,10 @@ class Disk(Protocol):
 
     def sync_folder(self, path: str) -> None:
         """Return when the names created, renamed and removed in the folder would survive."""
+        ...
+
+    def aside(self) -> Aside:
+        """Somebody to have files written beside whoever asks for it."""
         ...
 
     def token(self) -> int:

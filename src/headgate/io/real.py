@@ -13,8 +13,11 @@ import functools
 import os
 import secrets
 import stat
+import threading
 import time
 import weakref
+from collections.abc import Callable
+from queue import SimpleQueue
 from typing import Any
 
 from headgate.errors import LockedError
@@ -157,6 +160,42 @@ def _leave_locks_to_parent() -> None:
 os.register_at_fork(after_in_child=_leave_locks_to_parent)
 
 
+class ThreadAside:
+    """A thread that works beside the others, begun with the first piece of work.
+
+    It ends with whoever has it: it holds nothing of theirs while there is no work.
+    """
+
+    def __init__(self) -> None:
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def begin(self, work: Callable[[], None]) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=_work_through, args=(self._work,), name="headgate-aside", daemon=True
+            )
+            self._thread.start()
+        self._work.put(work)
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._work.put(None)
+            if self._thread is not threading.current_thread():  # the collector may come there
+                self._thread.join()
+            self._thread = None
+
+    def __del__(self) -> None:
+        self._work.put(None)
+
+
+def _work_through(waiting: SimpleQueue[Callable[[], None] | None]) -> None:
+    while (work := waiting.get()) is not None:
+        with contextlib.suppress(Exception):
+            work()
+        del work
+
+
 class RealDisk:
     """The disk of this machine."""
 
@@ -206,6 +245,9 @@ class RealDisk:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def aside(self) -> ThreadAside:
+        return ThreadAside()
 
     def token(self) -> int:
         return secrets.randbits(64) | 1

@@ -74,6 +74,9 @@ from headgate.state.survey import first_of, last_of
 from headgate.state.table import Access, Constraint, Table
 from headgate.state.trail import is_crowded, note_version
 
+CHECKS_MAX = 256  # in a process; of more, the oldest is forgotten
+_CHECKS: dict[tuple[str, bool], Any] = {}  # compiled checks, by their text
+
 
 @dataclass(frozen=True)
 class Kernel:
@@ -322,9 +325,15 @@ def check_function(table: Table) -> Any:
 
 
 def compiled_check(table: Table) -> Any:
-    """The same, to be called by compiled code."""
-    is_reaching = table.check is not None and table.check.is_reaching
-    return compile_along(check_function(table), is_reaching=is_reaching)
+    """The same, to be called by compiled code; one for all tables that have the same check."""
+    if table.check is None:
+        return None
+    text, is_reaching = table.check.python, table.check.is_reaching
+    if (text, is_reaching) not in _CHECKS:
+        while len(_CHECKS) >= CHECKS_MAX:
+            del _CHECKS[next(iter(_CHECKS))]
+        _CHECKS[text, is_reaching] = compile_along(check_function(table), is_reaching=is_reaching)
+    return _CHECKS[text, is_reaching]
 
 
 def check_compiles(table: Table) -> None:

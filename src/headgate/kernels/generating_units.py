@@ -48,12 +48,12 @@ class UnitGenerator:
     def source(self) -> str:
         generator, parts = self.generator, []
         for number, signature in enumerate(generator.signatures):
-            parts.append(self._list_units(number))
-            parts.append(self._perform(number, WHOLE, whole_slice(signature)))
+            slices = [(WHOLE, whole_slice(signature))]
             if self.is_cut(number):
-                for place, one in enumerate(self.slicings[number].slices):
-                    parts.append(self._perform(number, str(place), one))
-            parts.append(self._choose(number))
+                slices += [(str(k), one) for k, one in enumerate(self.slicings[number].slices)]
+            performing = [self._perform(number, *one) for one in slices]
+            length = sum(one.count("\n") for one in performing)
+            parts += [self._list_units(number), *performing, self._choose(number, length)]
         parts.append(generator.dispatch("list_units", "e, i, whole, k, u, r, frame"))
         parts.append(generator.dispatch("perform", "u, i, e, keys, frame"))
         return generator.joined(parts)
@@ -117,7 +117,7 @@ class UnitGenerator:
 
     # --- one unit -----------------------------------------------------------------------------
 
-    def _choose(self, number: int) -> str:
+    def _choose(self, number: int, length: int) -> str:
         """The slice that a unit is, or all of the transaction."""
         call = f"perform_{number}_{{0}}(u, i, e, keys, frame)"
         lines = []
@@ -126,7 +126,7 @@ class UnitGenerator:
             for place in range(len(self.slicings[number].slices)):
                 lines += [f"if slice_number == {place}:", f"    return {call.format(place)}"]
         lines.append(f"return {call.format(WHOLE)}")
-        return self.generator.function(f"perform_{number}", lines, "u, i, e, keys, frame")
+        return self.generator.function(f"perform_{number}", lines, "u, i, e, keys, frame", length)
 
     def _perform(self, number: int, label: str, part: Slice) -> str:
         body: list[str] = []

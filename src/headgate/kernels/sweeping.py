@@ -23,7 +23,7 @@ import numpy as np
 from headgate.kernels.constraints import leave
 from headgate.kernels.pointers import get_word as get
 from headgate.kernels.pointers import set_word as put
-from headgate.state.compiled import linked, mix, numba
+from headgate.state.compiled import compiled_apart, linked, mix, numba
 from headgate.state.due_rows import NEVER, moment_of
 from headgate.state.entries import take_up
 from headgate.state.layout import HEADER_ALIVE, HEADER_EPOCH_SHIFT, HEADER_EXCHANGED
@@ -156,7 +156,7 @@ def _pop(wakes: int, moment: int) -> tuple[int, int]:
     return get(entry, 1), get(entry, 2)
 
 
-@linked
+@compiled_apart
 def note_due(row: int, slot: int, table: int, wakes: int) -> int:
     """Note a row that an event leaves, if it expires before the batch has ended; at once where its
     table's time is later. Where there is no room to note it, the loop ends, and all is looked up.
@@ -181,7 +181,7 @@ def note_due(row: int, slot: int, table: int, wakes: int) -> int:
     return 0
 
 
-@linked
+@compiled_apart
 def stir(wakes: int) -> int:
     """A row that may refer to others has changed: those that it kept are looked at again."""
     if get(wakes, KEPT_COUNT) > 0:
@@ -316,7 +316,7 @@ def _remove(wakes: int, table_number: int, slot: int) -> None:
 # --- what is due at a time ------------------------------------------------------------------------
 
 
-@linked
+@compiled_apart
 def sweep(wakes: int, time: int) -> int:
     """Let all rows go that are due at a time, but those that are kept; 1 where some may have not
     been noted, and nothing was done."""

@@ -9,13 +9,11 @@ functions are cached take `numba` from here, and not from Numba itself.
 from __future__ import annotations
 
 import ctypes
-import functools
 import hashlib
 import logging
 import os
 import pickle
 import platform
-import re
 import sys
 from pathlib import Path
 from types import FunctionType, SimpleNamespace
@@ -23,7 +21,7 @@ from typing import Any
 
 import numba
 from llvmlite import ir as llvm
-from llvmlite.binding import Linkage
+from llvmlite.binding import Linkage, create_new_function_pass_manager
 from numba import _dynfunc
 from numba.core import caching, cgutils, dispatcher, serialize, types
 from numba.core.codegen import JITCodeLibrary
@@ -52,7 +50,11 @@ from numba.extending import overload_method as overload_method_of_numba
 
 from headgate.errors import InvariantError
 from headgate.io.vault import Vault
-from headgate.state import quickening  # noqa: F401  it takes its place in Numba
+from headgate.state import (
+    apart,
+    quickening,  # noqa: F401  it takes its place in Numba
+)
+from headgate.state.sources import file_digest, stamp_of
 
 __all__ = ["GENERATED", "cache_folder", "mix", "numba", "prefetch", "vault"]
 
@@ -61,8 +63,6 @@ GENERATED = "headgate_generated_"  # modules of generated kernels, followed by t
 _PACKAGE = "headgate."
 _BYTE, _I32, _I64 = llvm.IntType(8).as_pointer(), llvm.IntType(32), llvm.IntType(64)
 _READ, _WRITE, _SECOND_LEVEL, _DATA = _I32(0), _I32(1), _I32(2), _I32(1)
-_ROOT = Path(__file__).resolve().parents[1]
-_IMPORT = re.compile(r"^ *from (headgate[\w.]*) import (\([^)]*\)|[^\n]*)", re.MULTILINE)
 
 
 def cache_folder() -> Path:
@@ -94,7 +94,7 @@ class VerifiedCache(caching.FunctionCache):
         self._py_func = py_func
         self._impl = _Implementation(py_func)
         self._cache_path = str(cache_folder())
-        _file_digest(py_func.__code__.co_filename)  # as it is imported, not as it is changed later
+        file_digest(py_func.__code__.co_filename)  # as it is imported, not as it is changed later
         self.enable()
 
     def flush(self) -> None:
@@ -109,8 +109,10 @@ class VerifiedCache(caching.FunctionCache):
         if payload is None:
             return None
         try:
-            found, reduced = pickle.loads(payload)
-            return self._impl.rebuild(target_context, reduced) if found == key else None
+            found, reduced, called = pickle.loads(payload)
+            if found != key or not apart.are_there(called):
+                return None
+            return apart.marked(self._impl.rebuild(target_context, reduced), self._py_func)
         except Exception:  # written by something that is not here any more: compile it again
             log.debug("compiled code in %s cannot be read", name, exc_info=True)
             return None
@@ -118,8 +120,11 @@ class VerifiedCache(caching.FunctionCache):
     def _save_overload(self, sig: Any, data: Any) -> None:
         key = self._key(sig, data.codegen)
         name = self._file(key)
+        if not apart.may_be_kept(data):
+            return
         if self._enabled and name is not None and self._impl.check_cachable(data):
-            vault().write(name, serialize.dumps((key, self._impl.reduce(data))))
+            payload = key, self._impl.reduce(data), apart.called_by(data.library)
+            vault().write(name, serialize.dumps(payload))
 
     def _key(self, sig: Any, codegen: Any) -> tuple[Any, ...]:
         versions = numba.__version__, sys.version, platform.machine()
@@ -139,53 +144,8 @@ def _folder(function: FunctionType) -> str | None:
     """The folder of a function's compiled code, named by all the sources that went into it."""
     if function.__module__.startswith(GENERATED):
         return f"kernels/{function.__module__.removeprefix(GENERATED)}"
-    files = sorted(_files_of(function))
-    digests = [_file_digest(name) for name in files]
-    if None in digests:
-        return None
-    relative = [os.path.relpath(name, _ROOT) for name in files]
-    stamp = hashlib.sha256(repr((relative, digests)).encode()).hexdigest()[:32]
-    return f"package/{stamp}"
-
-
-def _files_of(function: FunctionType) -> set[str]:
-    """The source of a function and all sources of the package that it is made of.
-
-    Not only those of the functions that it calls: a constant that it takes from elsewhere is in the
-    compiled code, too.
-    """
-    found: set[str] = set()
-    waiting = [function.__code__.co_filename]
-    while waiting:
-        path = waiting.pop()
-        if path not in found:
-            found.add(path)
-            waiting += _imported(path)
-    return found
-
-
-@functools.cache
-def _imported(path: str) -> tuple[str, ...]:
-    """The sources of the package that one of them names."""
-    try:
-        text = Path(path).read_text()
-    except OSError:
-        return ()
-    found = []
-    for package, names in _IMPORT.findall(text):
-        folder = _ROOT.joinpath(*package.split(".")[1:])
-        members = [folder / name for name in re.findall(r"\w+", names)]
-        found += [one.with_suffix(".py") for one in (folder, *members)]
-        found.append(folder / "__init__.py")
-    return tuple(str(one) for one in found if one.is_file())
-
-
-@functools.cache
-def _file_digest(path: str) -> str | None:
-    try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    except OSError:
-        return None
+    stamp = stamp_of(function)
+    return None if stamp is None else f"package/{stamp}"
 
 
 def _is_ours(function: Any) -> bool:
@@ -283,6 +243,18 @@ class Lowered(JITCodeLibrary):
 
     symbol = ""  # the name by which it is called
 
+    def _optimize_functions(self, module: Any) -> None:
+        """Only what makes it shorter: the kernel that takes it in is optimised as a whole, to the
+        same code, whatever is done here."""
+        module.data_layout = self._codegen._data_layout
+        builder, passes = self._codegen._pass_builder(opt=1), create_new_function_pass_manager()
+        passes.add_sroa_pass()
+        passes.add_instruction_combine_pass()
+        passes.add_simplify_cfg_pass()
+        for function in module.functions:
+            if not function.is_declaration:
+                passes.run(function, builder)
+
     def finalize(self) -> None:
         """What it calls is linked into the kernel beside it, and all of it optimised there."""
         self._finalize_dynamic_globals()
@@ -300,7 +272,7 @@ def _finalize_callers_first(self: Any) -> None:
     hands them over in the order of the calls, where one may stand behind a caller that was left
     out itself, its call being on a way that is never taken, and before the one that does call it.
     """
-    given = dict.fromkeys(self._linking_libraries)
+    given = apart.taken_out(self)
     ours = [one for one in given if isinstance(one, Lowered)]
     if ours:
         # Who calls another has all that it has, and the other beside.
@@ -331,8 +303,10 @@ JITCodeLibrary._optimize_final_module = _optimize_as_one
 
 def _verify_all_linked(self: Any) -> None:
     """A call of a function that was not linked is an error now; later it ends the process."""
+    elsewhere = {one.symbol for one in apart.called_by(self)}
     for function in self._final_module.functions:
-        if function.is_declaration and function.name.startswith(_COMPILED):
+        name = function.name
+        if function.is_declaration and name.startswith(_COMPILED) and name not in elsewhere:
             raise InvariantError(f"{self.name}: {function.name} was not linked")
 
 
@@ -474,6 +448,25 @@ def linking(context: Any, builder: Any, function: Any, words: Any) -> Any:
     found = context.get_function(called, called.get_call_type(context.typing_context, kinds, {}))
     context.add_linking_libs(getattr(found, "libs", ()))
     return found(builder, words)
+
+
+class _ApartCompiler(_KernelCompiler):
+    def _compile_bytecode(self) -> Any:
+        function = self.state.func_id.func
+        versions = *self._versions(), _folder(function)
+        apart.give_number(self.state, versions)
+        return apart.marked(super()._compile_bytecode(), function)
+
+    def _versions(self) -> tuple[Any, ...]:
+        codegen = self.state.targetctx.codegen()
+        return numba.__version__, sys.version, platform.machine(), codegen.magic_tuple()
+
+
+def compiled_apart(function: Any) -> Any:
+    """Compiled by itself, once for all kernels, which call it; for long functions of words."""
+    apart.declare(function)
+    options = {"nogil": True, "cache": _is_ours(function), "no_cfunc_wrapper": True}
+    return numba.njit(pipeline_class=_ApartCompiler, **options)(function)
 
 
 def kernel_of(function: Any, is_kept: bool) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from headgate.state.compiled import linked, numba, prefetch, prefetch_to_write
+from headgate.state.compiled import compiled_apart, linked, numba, prefetch, prefetch_to_write
 from headgate.state.layout import HEADER_ALIVE
 from headgate.state.order_words import IS_NULL, NULLABLE, order_word, read_entry
 from headgate.state.spaces import Slots
@@ -134,7 +134,7 @@ def lead_of(tree: int) -> Any:
     return get(get(tree, RECIPE), 1) & (NULLABLE - 1) == IS_NULL
 
 
-@linked
+@compiled_apart
 def take_up(tree: int, waiting: int) -> None:
     """Let the entries of all rows that were noted wait, but for those that are what their rows say
     or can be made so in their leaf."""
@@ -178,7 +178,7 @@ def _can_stay(tree: int, slot: int, leaf: int) -> Any:
     return _is_same(tree, entry_at(tree, node, place), fresh) or exchange(tree, leaf, place, fresh)
 
 
-@linked
+@compiled_apart
 def catch_up(tree: int, waiting: int) -> Any:
     """Bring all entries forward that wait; returns whether nodes ran short before the last: then it
     goes on from there. First all leave that are misplaced, then they come in again."""
@@ -240,7 +240,7 @@ def _target(tree: int, slot: int) -> Any:
     return leaf_of(tree, tree + 8 * COMING)
 
 
-@linked
+@compiled_apart
 def settle(tree: int, waiting: int) -> Any:
     """As `catch_up`; but where very many wait, the tree had better be made anew, by Python."""
     kept = get(waiting, WAITING_KEPT)

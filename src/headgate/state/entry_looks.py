@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from headgate.state.compiled import linked, numba
+from headgate.state.compiled import compiled_apart, linked, numba
 from headgate.state.entries import (
     BRINGING_COST,
     TEXT_COST,
@@ -82,7 +82,7 @@ def _found(tree: int, slot: int, out: int, found: int, room: int) -> Any:
     return found + 1
 
 
-@linked
+@compiled_apart
 def scan(
     tree: int, low: int, high: int, count: int, limit: int, descending: int, out: int, room: int
 ) -> Any:
@@ -175,7 +175,7 @@ def scan_all(
 # --- those that wait ----------------------------------------------------------------------------
 
 
-@linked
+@compiled_apart
 def look(
     tree: int, waiting: int, low: int, high: int, count: int, limit: int, descending: int,
     out: int, room: int,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headgate.state.compiled import linked, numba
+from headgate.state.compiled import compiled_apart, linked, numba
 from headgate.state.trail import (
     CHILD,
     FAN_BITS,
@@ -58,7 +58,7 @@ def last_of(trail: int, slot: int) -> Any:
     return 0 if slot < 0 else get(head_of(trail, slot), NEXT)
 
 
-@linked
+@compiled_apart
 def survey(
     trail: int, slot: int, first: int, last: int, after: int, until: int, column: int, sums: int
 ) -> None:
@@ -101,7 +101,7 @@ def survey(
     put_sums(sums, *found)
 
 
-@linked
+@compiled_apart
 def pick(trail: int, slot: int, first: int, last: int, after: int, until: int, wanted: int) -> Any:
     """The number of a version by its place among those of a window; -1 where there is none."""
     if first >= last:

@@ -132,9 +132,16 @@ def _template(result: Any, named: dict[str, Any]) -> Template | None:
     others = [
         one
         for one in dict.fromkeys(result.library._linking_libraries)
-        if not isinstance(one, Lowered) or one.symbol in unnamed
+        if symbol_of(one) is None or symbol_of(one) in unnamed
     ]
     return Template(text, symbols, result, tuple(called), tuple(others), tuple(named.values()))
+
+
+def symbol_of(library: Any) -> str | None:
+    """The name by which what is linked, or called where it is, is called; None of Numba's own."""
+    if library.headgate_apart is not None:
+        return str(library.headgate_apart.symbol)
+    return library.symbol if isinstance(library, Lowered) else None
 
 
 _SYMBOL = re.compile(r"@([\w.$]+)")

@@ -21,7 +21,7 @@ from llvmlite import ir as llvm
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from headgate.state.compiled import linked, numba
+from headgate.state.compiled import compiled_apart, linked, numba
 from headgate.state.layout import HEADER_ALIVE, HEADER_EPOCH_SHIFT
 from headgate.state.order_words import DOUBLE, SINGLE, WHOLE, double_order
 from headgate.state.words import set_word as put
@@ -371,7 +371,7 @@ def is_crowded(trail: int, versions: int) -> Any:
     )
 
 
-@linked
+@compiled_apart
 def note_version(trail: int, slot: int, row: int, time: int, epoch: int, position: int) -> None:
     """Keep a changed row as the transaction at this position leaves it, however many of its
     parameters name it, and drop what is too old beside it."""

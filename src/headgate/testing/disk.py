@@ -94,6 +94,16 @@ class SimulatedLock:
         self.release = release
 
 
+class SimulatedAside:
+    """Does at once what it is given, so that the same life makes the same calls."""
+
+    def begin(self, work: Callable[[], None]) -> None:
+        work()
+
+    def close(self) -> None:
+        """Nothing is under way."""
+
+
 class _NumberedCall:
     """One numbered call: counts it, and crashes after it when its turn has come."""
 
@@ -232,6 +242,10 @@ class SimulatedDisk:
             self._crash_if(number)
             folder.durable = dict(folder.seen)
             folder.pending.clear()
+
+    def aside(self) -> SimulatedAside:
+        """Nobody works beside anyone here."""
+        return SimulatedAside()
 
     def token(self) -> int:
         """The same for the same story of the same disk, so that a crash can be played again."""

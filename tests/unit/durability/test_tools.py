@@ -21,7 +21,7 @@ from headgate.durability import (
     verify,
 )
 from headgate.durability import format as layout
-from headgate.durability.scan import Tail
+from headgate.durability.tail import Tail
 from headgate.errors import DamageError, InputError, StoreError
 from headgate.io import RealDisk
 from headgate.testing.disk import SimulatedClock, SimulatedCrash, SimulatedDisk

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import decimal
 import json
+import random
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,11 @@ import pytest
 import headgate as hg
 from headgate.durability import StoreReader
 from headgate.durability.manifest import read_manifest, write_manifest
+from headgate.engine import loading
+from headgate.execution.interpreter import failures
 from headgate.io import RealDisk
+from headgate.state.rows import TableRows
+from headgate.state.strings import StringPool
 
 TS = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)
 owners = hg.Table("owners", "id bigint, email string", key="id", unique=["email"])
@@ -189,6 +196,53 @@ BAD: dict[str, tuple[hg.Table, Any, str]] = {
         "the row id=2: unique failed: owners: email",
     ),
 }
+
+
+CHECKS = (
+    "n >= 0 and n < 100", "n is null or n between -5 and 5", "n <> 7 or text = 'b'",
+    "length(text) < 3 and text not like 'b%'", "text <= 'ab' or text in ('b', 'zz')",
+    "price * 2 < 1.5 or n > 3", "rate < 0.5 or rate > 1e300", "n * 1844674407370955161 <> 0",
+    "ts >= timestamp '2024-01-01'", "is_open or n = 1",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_few_rows_are_judged_by_the_interpreter_as_many_by_compiled_code(check: str) -> None:
+    draw = random.Random(check)
+    columns = "id bigint, n bigint NULL, text string, price decimal(9,2), rate double, "
+    table = hg.Table("t", columns + "ts timestamp, is_open boolean", key="id", check=check)
+    rows = TableRows(table, StringPool())
+    given = [
+        {
+            "id": number,
+            "n": draw.choice((None, -(2**63), -6, -1, 0, 1, 3, 5, 7, 99, 100, 2**63 - 1)),
+            "text": draw.choice(("", "a", "ab", "b", "bä", "abc", "zz", "\U0010ffff")),
+            "price": decimal.Decimal(draw.choice(("-1.00", "0.75", "0.74", "9999999.99"))),
+            "rate": draw.choice((0.0, -0.0, 0.5, float("nan"), float("inf"), -1e308)),
+            "ts": TS + datetime.timedelta(microseconds=draw.randint(-1, 1)),
+            "is_open": draw.random() < 0.5,
+        }
+        for number in range(60)
+    ]
+    slots = rows.load(loading.read_rows(table, given), 1)
+    rows.pool.add_literals(sorted(table.check.texts))
+    plain = failures(rows, slots, len(slots))
+    assert 0 < len(plain) < len(slots)
+    assert plain == loading._compiled_failures(rows, slots, len(slots))
+    assert plain[:2] == failures(rows, slots, 2) == loading._compiled_failures(rows, slots, 2)
+
+
+@pytest.mark.parametrize("few", [0, 64])
+def test_rows_that_fail_a_check_are_named_however_many_come(
+    few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "FEW_ROWS", few)
+    for what in ("a check", "many checks"):
+        table, rows, words = BAD[what]
+        engine = opened(None)
+        with pytest.raises(hg.InputError, match=re.escape(words)):
+            engine.load(table, rows)
+        assert found(engine) == []
 
 
 @pytest.mark.parametrize("what", BAD)

@@ -13,7 +13,7 @@ import pytest
 import headgate
 from headgate.compiling import cache
 from headgate.kernels import frame, versions
-from headgate.state import compiled
+from headgate.state import sources
 from headgate.state.compiled import cache_folder
 
 # --- real processes -------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ def test_what_cannot_be_fingerprinted_is_not_cached() -> None:
 
 def test_a_constant_from_another_file_counts() -> None:
     """It is in the compiled code: code that was made with another value must not be found."""
-    found = compiled._files_of(versions.found.py_func)
+    found = sources.files_of(versions.found.py_func)
     assert {frame.__file__, versions.__file__} <= found
 
 

@@ -31,7 +31,7 @@ def test_kernels_are_functions_but_for_what_is_generated() -> None:
     found = {
         path.name
         for path in KERNELS.glob("*.py")
-        if re.search(r'("""|\'\'\'|")@(njit|linked|templated)', path.read_text())
+        if re.search(r'("""|\'\'\'|")@(njit|linked|templated|compiled_apart)', path.read_text())
     }
     assert found <= WRITERS
 
