@@ -14,6 +14,7 @@ from headgate.shards import share
 from headgate.testing.disk import SimulatedCrash, SimulatedDisk
 from headgate.testing.survival import Survival
 from tests.property.workers import PATH, Workers, open_sharded
+from tests.unit.shards import wards
 from tests.unit.shards.bank import (
     FIRST,
     ROUTES,
@@ -123,6 +124,36 @@ def test_a_loss_of_power_while_parts_are_removed_loses_none_that_an_epoch_names(
             assert rows_of(engine) == expected[max(expected)]
             named = {name.file for name in engine._memory.parts.names()}
             assert files_of(after) == named
+
+
+def test_a_loss_of_power_leaves_rows_that_expire_and_versions_at_an_epoch(long_run: bool) -> None:
+    """Of the wards: what time let go stays gone, and versions are those of their rows."""
+
+    def run_on(engine: hg.Engine, acknowledged: list[int]) -> None:
+        for epoch in range(engine.epoch + 1, 5):
+            given = wards.events(epoch, 12, begin=4 * epoch)
+            engine.run(wards.ROUTES, given, **wards.TIMED)
+            acknowledged[0] = engine.epoch
+
+    one, expected = wards.opened(None, 0), {0: wards.rows_of(wards.opened(None, 0))}
+    for epoch in range(1, 5):
+        one.run(wards.ROUTES, wards.events(epoch, 12, begin=4 * epoch), **wards.TIMED)
+        expected[epoch] = wards.rows_of(one)
+    counting = SimulatedDisk()
+    run_on(wards.opened(counting, SHARDS), [0])
+    survivals = [Survival.DROP, Survival.KEEP, Survival.RANDOM]
+    for number in range(30, counting.calls, 1 if long_run else 41):
+        disk, acknowledged = SimulatedDisk(crash_at=number), [0]
+        with pytest.raises(SimulatedCrash):
+            run_on(wards.opened(disk, SHARDS), acknowledged)
+        after = disk.after_crash(survivals[number % 3], number)
+        engine = wards.opened(after, SHARDS, Workers(number, 2, 0.3))
+        assert acknowledged[0] <= engine.epoch <= acknowledged[0] + 1
+        assert wards.rows_of(engine) == expected[engine.epoch]
+        run_on(engine, [0])
+        assert wards.rows_of(engine) == expected[4]
+        assert verify(PATH, after).is_whole
+        engine.close()
 
 
 KEEP_LITTLE = hg.Retention(snapshots=1, epochs=0)

@@ -9,24 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headgate as hg
-from headgate.shards.placement import refuse_unfit
 from headgate.testing import SerialOracle, difference, results_difference
 from tests.property import making
 from tests.property import test_constraints as constrained
-from tests.property.family import FAMILY, Member
+from tests.property.family import FAMILY
 from tests.property.harness import decoded, same_bytes, sorted_table
 from tests.property.workers import Workers, open_sharded
+from tests.unit.shards import wards
 
-
-def is_fit(member: Member) -> bool:
-    try:
-        refuse_unfit({table.name: table for table in member.tables}, [member.compiled])
-    except hg.DeclarationError:
-        return False
-    return True
-
-
-FIT = [name for name, member in FAMILY.items() if is_fit(member)]
 ROUTED = ("put", "move", "drop")
 COMPILED = ("transfer", "deposit", "move")  # kernels that others build anyway
 
@@ -52,7 +42,7 @@ def opened(tables: Any, forms: Any, rows: Any, data: st.DataObject) -> tuple[Any
     return engine, one, oracle
 
 
-@pytest.mark.parametrize("name", FIT)
+@pytest.mark.parametrize("name", FAMILY)
 @making.examples(6)
 @given(data=st.data())
 def test_results_and_rows_are_those_of_one_process(name: str, data: st.DataObject) -> None:
@@ -109,6 +99,23 @@ def test_routed_events_that_create_move_and_delete_do_too(data: st.DataObject) -
         assert same_bytes(decoded(found), decoded(same))
         compare(engine, one, oracle)
     engine.close()
+
+
+@making.examples(8)
+@given(data=st.data())
+def test_rows_expire_keep_versions_and_are_ticked_as_in_one_process(data: st.DataObject) -> None:
+    routes = data.draw(st.sampled_from((wards.ROUTES, {**wards.ROUTES, "none": wards.sign})))
+    options = data.draw(st.sampled_from(wards.OPTIONS), "options")
+    trouble = data.draw(st.sampled_from((0.0, 0.5)), "trouble")
+    workers = Workers(data.draw(st.integers(0, 99), "seed"), 2, trouble)
+    lives = wards.Lives(data.draw(st.sampled_from((1, 2, 5)), "shards"), workers, options, routes)
+    keys = data.draw(st.sampled_from((3, 6, 30)), "keys")
+    for _ in range(data.draw(st.integers(1, 5), "batches")):
+        after, count = data.draw(st.sampled_from((0, 2, 10))), data.draw(st.integers(1, 30))
+        seed = data.draw(st.integers(0, 999))
+        assert lives.run(seed, count, after=after, keys=keys) is None
+    assert lives.flush() is None
+    lives.close()
 
 
 @making.examples(8)

@@ -20,6 +20,7 @@ from headgate.io import Disk
 from headgate.shards.sharding import Sharding
 from headgate.shards.share import BatchShare, ShardCode, ShareReport, ShareWorker
 from headgate.shards.warm_files import WarmFiles
+from headgate.state.row_history import with_histories
 from headgate.testing.disk import SimulatedClock, SimulatedDisk
 
 PATH = "/data/bank"
@@ -89,7 +90,7 @@ def open_sharded(
     disk = disk if disk is not None else SimulatedDisk()
     workers.disk, clock = disk, SimulatedClock()
     program = Newcomer(
-        {table.name: table for table in tables}, {one.name: one for one in transactions},
+        with_histories(tables), {one.name: one for one in transactions},
         migrations, False, False, disk, elsewhere=Sharding(workers, shards, driver_bytes_max),
     )  # fmt: skip
 

@@ -1,11 +1,13 @@
 """The program that the kill test of shards kills: a bank in shards, a batch an epoch.
 
+Before each batch of the bank runs one of wards, in a store beside it, whose rows expire.
+
 usage: shards_program.py FOLDER MASTER     goes on where it was, and says each epoch on stdout
 
-HEADGATE_DIE_AT="before append 4" kills the driver at that record, or "after append 4" right behind
-it; HEADGATE_KILL_AT="3 5" kills an executor of a cluster while the batches of these epochs run.
-HEADGATE_LAST_EPOCH is where it ends. Batches run on executors, though the driver would be faster.
-All these hooks are here and not in the product.
+HEADGATE_DIE_AT="before append 4" kills the driver at that record of the bank, or "after append 4"
+right behind it; HEADGATE_KILL_AT="3 5" kills an executor of a cluster while the batches of these
+epochs run. HEADGATE_LAST_EPOCH is where it ends. Batches run on executors, though the driver would
+be faster. All these hooks are here and not in the product.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from pyspark.sql import SparkSession
 import headgate as hg
 from headgate.durability.store import Store
 from headgate.shards import sharding
+from tests.unit.shards import wards
 from tests.unit.shards.bank import ROUTES, TABLES, batch, loaded
 
 LAST_EPOCH = int(os.environ.get("HEADGATE_LAST_EPOCH", "6"))
@@ -46,6 +49,12 @@ def events_of(epoch: int) -> list[dict[str, Any]]:
     return batch(random.Random(epoch), 30)
 
 
+def run_wards(engine: hg.Engine) -> None:
+    """The next batch of the wards, some seconds later than the one before."""
+    epoch = engine.epoch + 1
+    engine.run(wards.ROUTES, wards.events(epoch, 25, begin=4 * epoch), **wards.TIMED)
+
+
 def die_at(words: str) -> None:
     """Kill this process at a record of the log."""
     when, _, number = words.split()
@@ -53,6 +62,8 @@ def die_at(words: str) -> None:
 
     @functools.wraps(append)
     def dying(self: Store, commit: Any, *more: Any) -> Any:
+        if not self.path.endswith("bank"):
+            return append(self, commit, *more)
         if when == "before" and commit.epoch == int(number):
             os.kill(os.getpid(), signal.SIGKILL)
         found = append(self, commit, *more)
@@ -105,11 +116,16 @@ def main(folder: str, master: str) -> None:
     transactions = list(ROUTES.values())
     engine = hg.open(path, tables=TABLES, transactions=transactions, spark=spark, shards=SHARDS)
     loaded(engine)
+    given: Any = {"transactions": wards.FORMS, "spark": spark, "shards": SHARDS}
+    beside = hg.open(os.path.join(folder, "wards"), tables=wards.TABLES, **given)
     while engine.epoch < LAST_EPOCH:
         if str(engine.epoch + 1) in os.environ.get("HEADGATE_KILL_AT", "").split():
             kill_one(spark.sparkContext.applicationId)
+        if beside.epoch < engine.epoch - 1:
+            run_wards(beside)
         engine.run(ROUTES, events_of(engine.epoch + 1), route_by="what")
         print("epoch", engine.epoch, flush=True)
+    beside.close()
     engine.close()
     spark.stop()
 

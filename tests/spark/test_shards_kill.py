@@ -11,7 +11,9 @@ from pyspark.sql import SparkSession
 
 import headgate as hg
 from headgate.durability import verify
-from tests.spark.shards_program import LAST_EPOCH, SHARDS, events_of
+from tests.property.harness import same_bytes
+from tests.spark.shards_program import LAST_EPOCH, SHARDS, events_of, run_wards
+from tests.unit.shards import wards
 from tests.unit.shards.bank import ROUTES, TABLES, in_one_process, rows_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,3 +61,17 @@ def test_executors_and_drivers_that_die_lose_and_double_nothing(
     there = {file.relative_to(path / "parts").as_posix() for file in (path / "parts").rglob("*.*")}
     assert there == named
     assert verify(path).is_whole
+    expected = wards.opened(None, 0)
+    given = {"transactions": wards.FORMS, "spark": spark, "shards": SHARDS}
+    with hg.open(tmp_path / "wards", tables=wards.TABLES, **given) as engine:
+        assert engine.epoch == 3  # beside the bank's epoch 5, whose loads it has not
+        for _ in range(4):
+            run_wards(expected)
+        run_wards(engine)
+        for name, rows in wards.rows_of(engine).items():
+            assert same_bytes(rows, wards.rows_of(expected)[name]), name
+        versions = spark.read.format("headgate").option("table", "beds_history")
+        read = versions.load(str(tmp_path / "wards"))
+        assert read.rdd.getNumPartitions() == SHARDS
+        assert read.count() == expected.counts()["beds_history"] > 0
+    assert verify(tmp_path / "wards").is_whole

@@ -142,7 +142,7 @@ def _unfit(declared: Found) -> Iterable[str]:
     if declared.flows:
         yield "dataflows are not there for an engine with shards yet: their nodes go to workers"
     try:
-        refuse_unfit(declared.tables, declared.transactions.values())
+        refuse_unfit(declared.tables)
     except DeclarationError as error:
         yield f"as it is declared it would be refused: {error}"
 

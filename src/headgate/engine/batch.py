@@ -52,7 +52,6 @@ from headgate.engine.results import (
 from headgate.engine.straight_path import Plain, StraightBatch, StraightPath, straight_of
 from headgate.engine.stream import Idle, Streams, check_flush, latest_seen_us
 from headgate.engine.terms import Origin, Terms
-from headgate.execution.expiring import Expiring
 from headgate.io import Clock
 from headgate.isolation.levels import Execution, Executor
 from headgate.parallel.figures import Figures
@@ -258,8 +257,7 @@ class Batches:
         inlets |= self.expiry.moved(program, arranged.horizon)
         ordered, epoch = self._now(), self._memory.epoch + 1
         with self._guard.all_or_stopped():
-            expiring = self.expiry.of_batch(program, arranged)
-            execution = self._execute(terms, arranged, executor, epoch, expiring)
+            execution = self._execute(terms, arranged, executor, epoch)
             arranged = in_commit_order(arranged, execution, terms)
             batch, tally = build_results(terms, arranged, execution, program)
             border = self._border(events, terms, flushed is not None)
@@ -272,18 +270,19 @@ class Batches:
             latest_us, times = latest_seen_us(terms, arranged, batch), (began, ordered, executed)
             meter.note_batch(tally, latest_us, times, is_flush=flushed is not None)
             self.origins.note(origin, batch, tally, epoch, meter.name, inlet)
-            self.expiry.note(expiring)
+            self.expiry.note(execution)
             if flushed is None:
                 self.idle.note(terms, inlet, self._memory.inlets)
         return Processed(results, epoch, rows)
 
     def _execute(
-        self, terms: Terms, arranged: Arranged, executor: Executor, epoch: int,
-        expiring: Expiring | None,
-    ) -> Execution:  # fmt: skip
+        self, terms: Terms, arranged: Arranged, executor: Executor, epoch: int
+    ) -> Execution:
         """Run an arranged batch over the rows of this process, or where its rows are."""
         if self._elsewhere is not None:
-            return self._elsewhere.execute(terms, arranged, executor, epoch)
+            times = self.expiry.known(executor.program)
+            return self._elsewhere.execute(terms, arranged, executor, epoch, times)
+        expiring = self.expiry.of_batch(executor.program, arranged)
         executor.program.resolve(arranged.works)
         return executor.execute(
             arranged.works, arranged.order, arranged.route, epoch, terms.scheme,

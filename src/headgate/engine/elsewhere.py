@@ -56,9 +56,17 @@ class Elsewhere(Protocol):
         ...
 
     def execute(
-        self, terms: Terms, arranged: Arranged, executor: Executor, epoch: int
+        self,
+        terms: Terms,
+        arranged: Arranged,
+        executor: Executor,
+        epoch: int,
+        times: Mapping[str, int],
     ) -> Execution:
-        """Run an arranged batch where its rows are; changes nothing that counts."""
+        """Run an arranged batch where its rows are; changes nothing that counts.
+
+        `times` are those of the tables whose rows expire, before the batch.
+        """
         ...
 
     def explain(self, terms: Terms, events: pa.Table, executor: Executor) -> Figures:

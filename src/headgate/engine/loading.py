@@ -53,14 +53,14 @@ class Loading:
     def load(self, name: str, given: Any, mode: str) -> int:
         """See `Engine.load`."""
         check_mode(mode)
-        if self._elsewhere is not None:
-            return self._elsewhere.load(name, given, mode, self._commit_placed)
         memory, rows = self._memory, self._memory.rows[name]
         if isinstance(rows, VersionRows):
             raise InputError(
                 f"load {name!r}: transactions make these rows, versions of those of "
                 f"{name.removesuffix(ENDING)!r}; load that one"
             )
+        if self._elsewhere is not None:
+            return self._elsewhere.load(name, given, mode, self._commit_placed)
         complete = read_rows(rows.table, given)
         if mode == "missing":
             complete = absent_rows(rows, complete)

@@ -61,7 +61,7 @@ class Memory:
         self._is_elsewhere = is_elsewhere  # the rows of the tables are
         self.epoch = 0
         self.pool = StringPool()
-        self.rows = _rows_of(tables, self.pool)
+        self.rows = rows_of(tables, self.pool)
         self._changes = {
             name: ChangedRows(rows, storages[name]) for name, rows in self.rows.items()
         }
@@ -227,7 +227,7 @@ class Memory:
         return {**images, CALLS: self.calls.image()} if self.calls.count else images
 
 
-def _rows_of(tables: Mapping[str, Table], pool: StringPool) -> dict[str, TableRows]:
+def rows_of(tables: Mapping[str, Table], pool: StringPool) -> dict[str, TableRows]:
     """Rows for each table; those of versions have no index."""
     kept = [versions_of(table) for table in tables.values()]
     names = {one.name for one in kept if one is not None}

@@ -118,18 +118,26 @@ class Arranger:
         self._needs = [_Needs.of(signature) for signature in program.signatures]
 
     def arrange(
-        self, events: pa.Table, state: Inlet | None, ticks: TickRows = NO_TICKS
+        self,
+        events: pa.Table,
+        state: Inlet | None,
+        ticks: TickRows = NO_TICKS,
+        route: np.ndarray | None = None,
     ) -> Arranged:
-        """Arrange ticks, held-back events and the new ones; the state is that before the batch."""
+        """Arrange ticks, held-back events and the new ones; the state is that before the batch.
+
+        Events that were arranged before, ticks among them, come with the `route` that was found.
+        """
         if state is not None and state.held is not None:
             check_held(state.held, self.terms)
         require_columns(events, self.terms.columns, "events")
         events = self._with_held(decoded(events), state)
-        if self.terms.route.ticks:
+        if self.terms.route.ticks and route is None:
             events = ticks.before(events, self.terms)
         rejects = _Rejects(events.num_rows, len(ticks))
-        route = self._route(events, rejects)
-        route[: len(ticks)] = ticks.numbers
+        if route is None:
+            route = self._route(events, rejects)
+            route[: len(ticks)] = ticks.numbers
         stored = self._stored(events)
         keys = self._order_keys(events, stored, rejects)
         works = [
@@ -287,7 +295,7 @@ class Arranger:
             arrivals = (state.arrivals if state is not None else 0) + count
             new_state = Inlet(mark, kept, arrivals)
         clock = None
-        if self.terms.route.ticks:
+        if self.terms.route.ticks and keys:
             clock = keys[0][order[: len(order) - late_count]], mark
             order = ticks.in_order(keys[0], order, late_count)
         moments, horizon = self._moments(keys, order, late_count, mark)

@@ -14,6 +14,7 @@ from headgate.engine.memory import Memory
 from headgate.engine.ordering import Arranged
 from headgate.execution.expiring import Expiring
 from headgate.execution.program import Program
+from headgate.isolation.levels import Execution
 
 _NAME = "\0time "  # then the table's name in the files
 
@@ -60,14 +61,15 @@ class TableTimes:
     def _expiring(
         self, program: Program, moments: np.ndarray | None, count: int, horizon: int | None
     ) -> Expiring:
-        times = {table.name: self.time_us(table.name) for table in program.expiring}
-        known = {name: time for name, time in times.items() if time is not None}
-        return Expiring(program, known, moments, count, horizon)
+        return Expiring(program, self.known(program), moments, count, horizon)
 
-    def note(self, expiring: Expiring | None) -> None:
-        """Count what went, and what stays though it is due."""
-        if expiring is None:
-            return
-        for table in expiring.tables:
-            self.expired[table.name] += expiring.expired[table.name]
-            self.overdue[table.name] = expiring.overdue.get(table.name, 0)
+    def known(self, program: Program) -> dict[str, int]:
+        """The times of a program's tables before a batch, of those that have one."""
+        times = {table.name: self.time_us(table.name) for table in program.expiring}
+        return {name: time for name, time in times.items() if time is not None}
+
+    def note(self, execution: Execution) -> None:
+        """Count what went in a batch, and what stays though it is due."""
+        for name, count in execution.expired.items():
+            self.expired[name] += count
+        self.overdue.update(execution.overdue)

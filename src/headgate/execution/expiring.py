@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -43,9 +44,10 @@ NO_SLOTS = np.empty(0, np.int64)
 class ExpiringTable:
     """One table whose rows expire, by the moments at which they do."""
 
-    def __init__(self, rows: TableRows, expires: Expiry, floor: int | None) -> None:
+    def __init__(self, rows: TableRows, expires: Expiry, floor: int | None, aside: Slots) -> None:
         self.rows, self.expires = rows, expires
         self.name = rows.table.name
+        self._aside = aside  # rows that are another's in this batch, who lets them go
         self.floor = AT_ONCE if floor is None else floor  # its time before the batch
 
     @property
@@ -56,6 +58,9 @@ class ExpiringTable:
         """The moments and slots of rows that are due at a time: at once where that is past."""
         moments, slots = self.by_moment.due(max(time_us, self.floor))
         moments[moments <= self.floor] = AT_ONCE
+        if len(self._aside):
+            mine = ~np.isin(slots, self._aside)
+            moments, slots = moments[mine], slots[mine]
         return moments, slots
 
     def is_any(self, time_us: int) -> bool:
@@ -74,10 +79,16 @@ class Expiring:
         moments: np.ndarray | None,
         count: int,
         horizon: int | None,
+        aside: Mapping[str, Slots] = MappingProxyType({}),
     ) -> None:
         self._program = program
         self.tables = [
-            ExpiringTable(program.tables[table.name], table.expires, times.get(table.name))
+            ExpiringTable(
+                program.tables[table.name],
+                table.expires,
+                times.get(table.name),
+                aside.get(table.name, NO_SLOTS),
+            )
             for table in program.expiring
             if table.expires is not None
         ]
@@ -249,7 +260,7 @@ class Expiring:
             self.expired[table.name] = int(record[sweeping.EXPIRED])
         kept = self._lists[sweeping.KEPT].reshape(-1, sweeping.ROW)
         stay = Counter(kept[: self.wakes[sweeping.KEPT_COUNT], 0].tolist())
-        self.overdue = {self.tables[number].name: count for number, count in stay.items()}
+        self.overdue = {table.name: stay[number] for number, table in enumerate(self.tables)}
 
     def _sweep(self, time_us: int) -> None:
         """Let the rows go that are due at a time."""

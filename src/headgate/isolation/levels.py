@@ -238,6 +238,9 @@ class Execution:
     # Of a batch that ran elsewhere: its output columns, and what the log is to name.
     made: Mapping[str, pa.Array] | None = None
     named: Mapping[str, pa.RecordBatch] = field(default_factory=dict)
+    # By table: how many rows went because their time came, and how many stay though it has.
+    expired: Mapping[str, int] = field(default_factory=dict)
+    overdue: Mapping[str, int] = field(default_factory=dict)
 
 
 class Executor:
@@ -287,8 +290,10 @@ class Executor:
         changed = run.changed()
         run.release(changed)
         return Execution(
-            run.outcome, run.reason, program.fixed_reasons, changed, program.written, isolated
-        )
+            run.outcome, run.reason, program.fixed_reasons, changed, program.written, isolated,
+            expired={} if expiring is None else expiring.expired,
+            overdue={} if expiring is None else expiring.overdue,
+        )  # fmt: skip
 
     def _isolated(
         self, run: Run, protocol: Scheme, level: int, is_recorded: bool

@@ -25,6 +25,7 @@ from headgate.errors import InputError
 from headgate.query.answer import Answer
 from headgate.query.connections import shared
 from headgate.query.sql import run_sql
+from headgate.state.row_history import ENDING
 from headgate.state.schema import Schema
 from headgate.state.stored_names import Storage, require_table
 
@@ -45,10 +46,17 @@ def shard_count(declared: Mapping[str, Any]) -> int | None:
     return found
 
 
-def parts_of(declared: Mapping[str, Any], described: Mapping[str, Any]) -> range:
-    """The parts of rows that a table of this description can be in."""
-    count = shard_count(declared) or 0
-    return range(count, count + 1) if described.get("replicate") else range(count)
+def parts_of(declared: Mapping[str, Any], name: str) -> range:
+    """The parts of rows that a declared table can be in; versions are where their rows are."""
+    count, tables = shard_count(declared) or 0, declared["tables"]
+    is_everywhere = tables[owner_of(name, tables)].get("replicate")
+    return range(count, count + 1) if is_everywhere else range(count)
+
+
+def owner_of(name: str, tables: Mapping[str, Any]) -> str:
+    """The table whose versions a described table has, or its own name where it has rows."""
+    owner = name.removesuffix(ENDING)
+    return owner if owner != name and "history" in tables.get(owner, ()) else name
 
 
 def read_sharded(
@@ -158,7 +166,7 @@ def read_table(
     wanted = [column for column in declared if columns is None or column.name in columns]
     stored = None if columns is None else [storage.column(column.name) for column in wanted]
     if shard_count(declarations) is not None:  # then a share of a table is some of its shards
-        parts = parts_of(declarations, described)
+        parts = parts_of(declarations, name)
         parts = parts if slot_range is None else parts[slot_range[0] : slot_range[1]]
         sharded = read_sharded(reader, name, described, epoch, parts)
         return in_parts(storage).from_files(sharded, wanted)
@@ -211,8 +219,8 @@ def slots_of(reader: StoreReader, name: str, epoch: int) -> int:
 def shards_of(reader: StoreReader, name: str, epoch: int) -> int | None:
     """In how many parts a table's rows are; None where the log itself has them."""
     declarations = reader.declared(epoch)
-    described = require_table(declarations.get("tables", {}), name, f"epoch {epoch}")
-    return None if shard_count(declarations) is None else len(parts_of(declarations, described))
+    require_table(declarations.get("tables", {}), name, f"epoch {epoch}")
+    return None if shard_count(declarations) is None else len(parts_of(declarations, name))
 
 
 # Tables in shards of so many bytes are read into one process for a query: beyond, Spark is asked.

@@ -37,7 +37,7 @@ class Touched:
     bases: Mapping[str, int]
     events: np.ndarray  # operation -> event row
     rows: np.ndarray  # operation -> row number
-    writes: np.ndarray  # operation -> whether it may write
+    writes: np.ndarray  # operation -> whether it may write, or let the row go
     shards: np.ndarray  # row number -> shard, EVERYWHERE for one of a replicated table
 
 
@@ -72,7 +72,9 @@ def touched_rows(
             named = spans.spread(mine)
             slots = keys[name].find_or_take(words, (~named).view(np.uint8))
             events = spans.spread(np.arange(len(mine)))
-            found[name].append((events[named], slots[named], not access.read_only))
+            # Who only reads a row that expires may be the one before whom it goes.
+            is_written = not access.read_only or access.table.expires is not None
+            found[name].append((events[named], slots[named], is_written))
     return _numbered(keys, found, placement, pool)
 
 

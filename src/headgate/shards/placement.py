@@ -8,17 +8,21 @@ each process gives anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import xxhash
 
 from headgate.engine.declaring.declarations import describe_table
 from headgate.errors import DeclarationError, InputError, shown
+from headgate.query.point import key_words
+from headgate.state.columns import to_arrow, to_stored
 from headgate.state.compiled import numba, prefetch
 from headgate.state.index import AHEAD
-from headgate.state.rows import TableRows
+from headgate.state.row_history import ENDING
+from headgate.state.rows import TableRows, stored_column
 from headgate.state.spaces import Slots, Words
 from headgate.state.strings import StringPool
 from headgate.state.table import Access, Table
@@ -33,8 +37,14 @@ class Placement:
     def __init__(self, tables: Mapping[str, Table], count: int) -> None:
         self.count = count
         self.everywhere = count  # the part of rows that all shards have
-        self.replicated = frozenset(name for name, table in tables.items() if table.replicate)
-        self._words = {name: _placing_words(table) for name, table in tables.items()}
+        # By table: the one that says where its rows are. Versions are where their row is, whose
+        # key their own begins with.
+        placing = {name: table for name, table in tables.items()}
+        for table in tables.values():
+            if table.history is not None:
+                placing[table.name + ENDING] = table
+        self.replicated = frozenset(name for name, table in placing.items() if table.replicate)
+        self._words = {name: _placing_words(table) for name, table in placing.items()}
         self._tables = dict(tables)
 
     def part(self, shard: int) -> int:
@@ -135,6 +145,28 @@ def _dealt(slots: Slots, shards: np.ndarray, count: int) -> tuple[Slots, np.ndar
     return found, nexts
 
 
+def shards_of(placement: Placement, table: Table, rows: pa.Table) -> np.ndarray:
+    """The shard of each of these rows, which have at least the columns of the key."""
+    pool = StringPool()
+    keys = TableRows(table, pool).key_words(
+        [
+            to_stored(rows.column(one.name), one.type, pool, f"table {table.name!r}").values
+            for one in table.key_columns
+        ]
+    )
+    return placement.shards(table.name, keys, pool)
+
+
+def key_table(table: Table, key: Any) -> pa.Table:
+    """A key as a user gives it, as a table of one row; refused is what no engine takes for one."""
+    rows = TableRows(table, StringPool(), is_indexed=False)
+    arrays = [
+        to_arrow(stored_column(np.array([word]), one.type), one.type, rows.pool)
+        for word, one in zip(key_words(rows, key), table.key_columns, strict=True)
+    ]
+    return pa.table(arrays, names=list(table.key))
+
+
 # --- fitness --------------------------------------------------------------------------------------
 # What a program may declare for its rows to be in shards, and what is refused, and why.
 #
@@ -146,8 +178,11 @@ def _dealt(slots: Slots, shards: np.ndarray, count: int) -> tuple[Slots, np.ndar
 SHARDS_MAX = 1024
 # The parts of a declaration that mean the same wherever a table's rows are.
 _KNOWN = frozenset(
-    ("columns", "key", "check", "index", "unique", "references", "shard_by", "replicate")
-)
+    (
+        "columns", "key", "check", "index", "unique", "references", "shard_by", "replicate",
+        "history", "by", "expires",
+    )
+)  # fmt: skip
 
 
 def check_count(shards: Any) -> int:
@@ -158,11 +193,9 @@ def check_count(shards: Any) -> int:
 
 
 def refuse_unfit(
-    tables: Mapping[str, Table],
-    transactions: Iterable[Transaction],
-    advice: str = "open the store without shards=",
+    tables: Mapping[str, Table], advice: str = "open the store without shards="
 ) -> None:
-    """Refuse tables and transactions that cannot be in shards yet."""
+    """Refuse tables that cannot be in shards yet."""
     for table in tables.values():
         others = [name for name in describe_table(table) if name not in _KNOWN]
         if others:
@@ -170,13 +203,6 @@ def refuse_unfit(
                 f"table {table.name!r}: {others[0]} is not there for an engine with shards yet; "
                 f"{advice}"
             )
-    for transaction in transactions:
-        for access in transaction.signature.accesses:
-            if access.window is not None:
-                raise DeclarationError(
-                    f"transaction {transaction.name!r}: a window is not there for an engine with "
-                    f"shards yet; {advice}"
-                )
 
 
 def beyond_shards(transaction: Transaction, tables: Mapping[str, Table]) -> str | None:
@@ -189,6 +215,8 @@ def beyond_shards(transaction: Transaction, tables: Mapping[str, Table]) -> str 
             return f"{transaction.name!r} names rows of {table.name!r} by {what}, which"
         if table.constraints or table.name in bound:
             return f"{transaction.name!r} has rows of {table.name!r}, whose constraints"
+        if table.expires is not None and table.replicate:
+            return f"{transaction.name!r} has rows of {table.name!r}, whose expiry on all shards"
     return None
 
 

@@ -8,16 +8,17 @@ the serial order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
+from headgate.execution.program import Program
 from headgate.parallel.decision import Decision
 from headgate.shards.components import CROSS, Components, Touched
 from headgate.shards.placement import EVERYWHERE
-from headgate.shards.share import keys_of
+from headgate.shards.share import ShareReport, Timing, keys_of
 from headgate.state.spaces import EventRows
 
 WHOLE_SECONDS = 0.02  # of a batch in the driver beside its events, before it was measured
@@ -208,3 +209,63 @@ def _decision(
     told = f"{travelling:,} events in {len(sizes):,} components have rows on several: they run in"
     scheme = "driver" if not local and count == 1 else ("mixed" if count == 1 else "executors")
     return Decision(scheme, f"{home if local else 'no event stays'}; {told} {place}: {why}")
+
+
+# --- due shards -----------------------------------------------------------------------------------
+# In which shards a row may expire now, as far as the process that commits knows.
+#
+# Each share of a batch over rows that expire says when the next of its rows will. A shard where
+# none is due needs no task for the time to pass in it. Invariant: the moment that is noted is never
+# later than that of the first row that expires; where nothing is noted, one may be due at any time.
+
+
+class DueShards:
+    """When the next row of each shard expires, by table."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._moments: dict[tuple[int, str], int] = {}
+
+    def shards(self, program: Program, timing: Timing | None) -> list[int]:
+        """The shards where rows of the program's tables may be due when its batch has ended."""
+        if timing is None:
+            return []
+        return [shard for shard in range(self._count) if self._is_due(shard, program, timing)]
+
+    def _is_due(self, shard: int, program: Program, timing: Timing) -> bool:
+        for table in program.expiring:
+            moment = self._moments.get((shard, table.name))
+            times = [timing.horizon, timing.floors.get(table.name)]
+            known = [time for time in times if time is not None]
+            if known and (moment is None or moment <= max(known)):
+                return True
+        return False
+
+    def note(
+        self,
+        plan: BatchPlan,
+        reports: Sequence[tuple[np.ndarray, ShareReport]],
+        homes: Sequence[int],
+    ) -> None:
+        """Learn from the shares of a batch: those of `homes` in their order, then those of visits.
+
+        What a visit leaves comes on top of what its homes had.
+        """
+        for number, (_, report) in enumerate(reports):
+            for name, moment in report.next_due.items():
+                if plan.is_whole:
+                    self._moments.update({(s, name): moment for s in range(self._count)})
+                elif number < len(homes):
+                    self._moments[homes[number], name] = moment
+                else:
+                    self._lower(report.grown, name, moment)
+
+    def _lower(self, shards: Iterable[int], name: str, moment: int) -> None:
+        for shard in shards:
+            known = self._moments.get((shard, name))
+            if known is not None:
+                self._moments[shard, name] = min(known, moment)
+
+    def forget(self, name: str) -> None:
+        """Rows of a table came otherwise."""
+        self._moments = {key: one for key, one in self._moments.items() if key[1] != name}

@@ -37,13 +37,13 @@ from headgate.io import Clock, Disk, RealClock, local_folder, reason_of
 from headgate.query.store_tables import (
     SHARDS,
     in_parts,
+    owner_of,
     part_rows,
     parts_of,
     read_table,
     shard_count,
 )
-from headgate.shards.placement import Placement, check_count, refuse_unfit
-from headgate.shards.share import shards_of
+from headgate.shards.placement import Placement, check_count, refuse_unfit, shards_of
 from headgate.shards.warm import ROWS
 from headgate.state.schema import Schema
 from headgate.state.stored_names import Storage
@@ -108,7 +108,7 @@ def _placed(table: PlacedTable, shards: int) -> str:
     rows = f"{table.name}: {table.rows:,} row{'s' * (table.rows != 1)}"
     if not shards:
         return rows
-    if table.rows and table.fewest == table.most == table.rows and shards > 1:
+    if table.rows and table.fewest == table.rows and shards > 1:
         return f"{rows}, {table.placed}: on every shard"
     return f"{rows}, {table.placed}: {table.fewest:,} to {table.most:,} in a shard"
 
@@ -186,7 +186,8 @@ class _Asked:
     def of(
         cls, shards: int | None, shard_by: Mapping[str, Any] | None, replicate: Iterable[str]
     ) -> _Asked:
-        count = 0 if shards is None or _is_zero(shards) else check_count(shards)
+        is_one_process = shards is None or (type(shards) is int and shards == 0)
+        count = 0 if is_one_process else check_count(shards)
         everywhere = [replicate] if isinstance(replicate, str) else list(replicate)
         placed: dict[str, tuple[str, ...] | None] = {
             name: tuple(one.strip() for one in columns.split(","))
@@ -199,10 +200,6 @@ class _Asked:
                 raise InputError(f"table {name!r}: shard_by and replicate do not go together")
             placed[name] = None
         return cls(count, placed)
-
-
-def _is_zero(shards: Any) -> bool:
-    return shards == 0 and isinstance(shards, int) and not isinstance(shards, bool)
 
 
 class _Change:
@@ -218,6 +215,9 @@ class _Change:
             if name not in self._described:
                 among = not_among(name, self._described, "tables")
                 raise InputError(f"no table {name!r} in {path}; {among}")
+            if (owner := owner_of(name, self._described)) != name:
+                what = f"table {name!r} has the versions of {owner!r}, which are where its rows are"
+                raise InputError(f"{what}: place {owner!r}")
         self._storages = {name: Storage.read(name, one) for name, one in self._described.items()}
         self._tables = {
             name: _placed_anew(declared_table(name, described), asked.placed)
@@ -230,7 +230,7 @@ class _Change:
         keep = "keep the store in one process"
         for name in self._manifest.get("dataflows", {}):
             raise DeclarationError(f"dataflow {name!r}: dataflows are not there for shards: {keep}")
-        refuse_unfit(self._tables, (), keep)
+        refuse_unfit(self._tables, keep)
 
     @property
     def before(self) -> int:
@@ -340,7 +340,8 @@ class _Change:
     ) -> Resharded:
         if counting is None:
             return Resharded(self._path, self.before, self._count, epoch)
-        tables = tuple(counting.table(one) for one in self._tables.values())
+        owners = (owner_of(name, self._described) for name in self._tables)
+        tables = tuple(map(counting.table, self._tables.values(), owners))
         given = (self._path, self.before, self._count, epoch, tables, counting.bytes)
         return Resharded(*given, is_applied=is_applied)
 
@@ -369,7 +370,7 @@ def _pieces(
     known, keys = reader.parts(epoch), {name: one["key"] for name, one in described.items()}
     for part in range((shard_count(manifest) or 0) + 1):
         for name, rows in part_rows(reader, known.history(part), part, keys).items():
-            if part in parts_of(manifest, described[name]):
+            if part in parts_of(manifest, name):
                 storage = in_parts(Storage.read(name, described[name]))
                 yield name, storage.from_files(rows, Schema.parse(described[name]["columns"]))
 
@@ -379,7 +380,7 @@ def rewritten(
 ) -> dict[str, Any]:
     """All rows of a store in shards as a migration converts them, written anew as the images of
     its next epoch; what that epoch's record is to say of them."""
-    refuse_unfit(tables, (), "put the store back into one process first")
+    refuse_unfit(tables, "put the store back into one process first")
     _sweep(store, epoch)
     reader = StoreReader.open(store.path, store.disk)
     placement = Placement(tables, shard_count(store.manifest) or 0)
@@ -409,18 +410,18 @@ class _Counting:
         if self.placement is None:
             return np.zeros(0, np.int64)
         shards = shards_of(self.placement, table, rows)
-        if not table.replicate:
+        if table.name not in self.placement.replicated:
             more = np.bincount(shards, minlength=self.placement.count)
             self._by_shard[table.name] = self._by_shard.get(table.name, 0) + more
         return shards
 
-    def table(self, table: Table) -> PlacedTable:
+    def table(self, table: Table, owner: str) -> PlacedTable:
         rows = self.rows.get(table.name, 0)
         if self.placement is None:
             return PlacedTable(table.name, rows, "", rows, rows)
-        nothing = np.array([rows if table.replicate else 0])
+        nothing = np.array([rows if table.name in self.placement.replicated else 0])
         counts = self._by_shard.get(table.name, nothing)
-        placed = placing(table)
+        placed = placing(table) if owner == table.name else f"beside {owner}"
         return PlacedTable(table.name, rows, placed, int(counts.min()), int(counts.max()))
 
 
@@ -440,7 +441,7 @@ class _IntoParts:
     def add(self, table: Table, rows: pa.Table, shards: np.ndarray) -> None:
         order = np.argsort(shards, kind="stable")
         found, starts = np.unique(shards[order], return_index=True)
-        ends = [*starts[1:].tolist(), len(order)]
+        ends = [*starts[1:].tolist(), len(order)][: len(found)]  # of a table that had rows, none
         for shard, first, last in zip(found.tolist(), starts.tolist(), ends, strict=True):
             mine = rows.take(pa.array(order[first:last]))
             part = self._waiting.setdefault(self._placement.part(shard), {})

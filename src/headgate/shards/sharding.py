@@ -33,17 +33,25 @@ from headgate.engine.loading import absent_rows, check_rows, fill, made_by_event
 from headgate.engine.memory import Memory
 from headgate.engine.ordering import Arranged, arranger_of, figures_of
 from headgate.engine.terms import Terms
-from headgate.errors import InputError, StoreError, check_invariant
+from headgate.errors import InputError
 from headgate.execution.program import Program
 from headgate.isolation.levels import Execution, Executor
 from headgate.parallel.figures import Figures
 from headgate.query.sql import Parameters
 from headgate.query.store_tables import row_bytes
 from headgate.shards.components import find_components, homes_alone, touched_rows
-from headgate.shards.placement import EVERYWHERE, beyond_shards, refuse_unfit
+from headgate.shards.epoch_run import EpochRun, checked, place_rows
+from headgate.shards.placement import (
+    EVERYWHERE,
+    beyond_shards,
+    key_table,
+    refuse_unfit,
+    shards_of,
+)
 from headgate.shards.planning import (
     BatchPlan,
     Costs,
+    DueShards,
     least_seconds,
     plan_at_home,
     plan_batch,
@@ -53,21 +61,15 @@ from headgate.shards.planning import (
     wanted_rows,
 )
 from headgate.shards.share import (
-    EVENTS,
-    RESULTS,
     WANTED,
     WHOLE,
     BatchShare,
     ShardCode,
     ShareReport,
     ShareWorker,
-    StreamWords,
-    key_table,
-    place_rows,
-    shards_of,
+    Timing,
 )
 from headgate.shards.warm import ShardRows, Source
-from headgate.state.fitting import one_array
 from headgate.state.table import Table
 from headgate.transactions import Transaction
 
@@ -106,13 +108,13 @@ class Sharding:
     def __init__(self, tasks: ShareTasks, count: int, driver_bytes_max: int | None = None) -> None:
         self.tasks, self._count = tasks, count
         self._driver_bytes_max = DRIVER_BYTES_MAX if driver_bytes_max is None else driver_bytes_max
-        self._costs = Costs()
+        self._costs, self._due = Costs(), DueShards(count)
 
     def declared(self) -> dict[str, Any]:
         return {"shards": self._count, "format": FORMAT}
 
     def check(self, tables: Mapping[str, Table], transactions: Mapping[str, Transaction]) -> None:
-        refuse_unfit(tables, transactions.values())
+        refuse_unfit(tables)
 
     def refuse(self, what: str) -> NoReturn:
         raise InputError(
@@ -170,16 +172,24 @@ class Sharding:
     # --- a batch ------------------------------------------------------------------------------
 
     def execute(
-        self, terms: Terms, arranged: Arranged, executor: Executor, epoch: int
+        self,
+        terms: Terms,
+        arranged: Arranged,
+        executor: Executor,
+        epoch: int,
+        times: Mapping[str, int],
     ) -> Execution:
         if terms.record is not None:
             self.refuse("record=")
         program = executor.program
         began = time.perf_counter()
         plan = self._plan(terms, arranged, program)
-        executor.decisions.append(plan.decision)
-        epoch_run = _EpochRun(self, terms, arranged, plan, epoch)
+        timing = Timing(times, arranged.horizon) if program.expiring else None
+        due = self._due.shards(program, timing)
+        epoch_run = EpochRun(self, terms, arranged, plan, epoch, timing, due)
+        executor.decisions.append(epoch_run.decision)
         reports = epoch_run.run()
+        self._due.note(plan, reports, epoch_run.shards)
         execution = epoch_run.gathered(program, reports)
         found = [report for _, report in reports]
         named = self._name(epoch, found)
@@ -293,6 +303,7 @@ class Sharding:
             self._place(epoch, table, given, mode)
         )  # fmt: skip
         loaded = sum(report.events for report in reports)
+        self._due.forget(name)
         if loaded:
             commit(name, self._name(epoch, reports))
         return loaded
@@ -356,143 +367,3 @@ class Sharding:
         return write_part(
             source.disk, source.path, source.lineage, epoch, name, tables, {}, is_kept=False
         )
-
-
-class _EpochRun:
-    """One batch on its way to the shards and back."""
-
-    def __init__(
-        self, sharding: Sharding, terms: Terms, arranged: Arranged, plan: BatchPlan, epoch: int
-    ) -> None:
-        self._sharding, self._arranged, self._plan, self._epoch = sharding, arranged, plan, epoch
-        self._words, self._terms = StreamWords.of(terms), terms
-        self._columns = self._words.terms(sharding.worker.code.transactions).columns
-        self.job_seconds = 0.0
-
-    def run(self) -> list[tuple[np.ndarray, ShareReport]]:
-        """Run all shares; the event rows of each, and what it reported."""
-        sharding, plan = self._sharding, self._plan
-        make_epoch_folder(sharding.source.disk, sharding.source.path, self._epoch)
-        if plan.is_whole:
-            return [(self._arranged.order, self._whole())]
-        nothing = np.zeros(0, np.int64)
-        rows = [plan.homes.get(shard, nothing) for shard in plan.shards]
-        shares = [
-            self._home(number, shard, rows[number]) for number, shard in enumerate(plan.shards)
-        ]
-        reports = self._job(shares) if shares else []
-        found = list(zip(rows, reports, strict=True))
-        visits = [self._visit(len(shares) + number, number, reports) for number in plan.visits]
-        if plan.in_driver:
-            reports = checked([sharding.worker.run(share, "driver") for share in visits])
-        else:
-            reports = self._job(visits) if visits else []
-        return found + list(zip(plan.visits.values(), reports, strict=True))
-
-    def _whole(self) -> ShareReport:
-        """Run all events in this process, over the rows of all shards."""
-        share = self._sharding.share(self._epoch, 0, WHOLE, words=self._words)
-        given = self._events(self._arranged.order)
-        return checked([self._sharding.worker.run(share, "driver", given)])[0]
-
-    def _job(self, shares: Sequence[BatchShare]) -> list[ShareReport]:
-        began = time.perf_counter()
-        reports = checked(self._sharding.tasks.run(shares))
-        seconds = time.perf_counter() - began
-        self.job_seconds += seconds
-        self._sharding.note_costs(reports, seconds)
-        return reports
-
-    def _events(self, rows: np.ndarray) -> dict[str, pa.Table]:
-        if not len(rows):
-            return {}
-        events = self._arranged.events.select(self._columns)
-        as_they_came = self._arranged.is_whole and len(rows) == events.num_rows
-        return {EVENTS: events if as_they_came else events.take(rows)}
-
-    def _home(self, number: int, shard: int, rows: np.ndarray) -> BatchShare:
-        wanted = self._plan.wanted.get(shard, {})
-        tables = {f"{WANTED}/{name}": keys for name, keys in wanted.items()}
-        given = self._sharding.give(self._epoch, number, {**self._events(rows), **tables})
-        return self._sharding.share(self._epoch, number, shard, words=self._words, given=given)
-
-    def _visit(self, share: int, number: int, reports: Sequence[ShareReport]) -> BatchShare:
-        rows = tuple(one.wanted[number] for one in reports if number in one.wanted)
-        given = self._sharding.give(self._epoch, share, self._events(self._plan.visits[number]))
-        return self._sharding.share(
-            self._epoch, share, None, words=self._words, given=given, rows=rows
-        )
-
-    def gathered(
-        self, program: Program, reports: Sequence[tuple[np.ndarray, ShareReport]]
-    ) -> Execution:
-        """What all shares gave, by position."""
-        order, events = self._arranged.order, len(self._arranged.route)
-        ran = [(rows, report) for rows, report in reports if len(rows)]
-        together = np.concatenate([*(rows for rows, _ in ran), np.zeros(0, np.int64)])
-        check_invariant(len(together) == len(order), "an event ran in no share, or in two")
-        places = np.full(events, -1, np.int64)
-        places[together] = np.arange(len(together))
-        # Position -> place among the results of all shares; of one share they are in order.
-        back = slice(None) if len(ran) == 1 else places[order]
-        results = [self._results(report) for _, report in ran]
-        if not results:
-            return self._nothing(program)
-        found = pa.concat_tables(results, promote_options="default").combine_chunks()
-        outcome, reason = _codes(results, program)
-        made = {
-            name: self._with_aside(_in_order(one_array(found.column(name)), back))
-            for name in (*self._terms.outputs, *self._terms.updated)
-        }
-        fixed = program.fixed_reasons
-        return Execution(outcome[back], reason[back], fixed, {}, {}, made=made)
-
-    def _results(self, report: ShareReport) -> pa.Table:
-        if report.table is not None:
-            return report.table
-        if report.results is None:
-            raise StoreError("a task reported no results")
-        return self._sharding.source.read(report.results).tables[RESULTS]
-
-    def _with_aside(self, array: pa.Array) -> pa.Array:
-        """Events that did not run have no output."""
-        aside = len(self._arranged.aside)
-        return pa.concat_arrays([array, pa.nulls(aside, array.type)]) if aside else array
-
-    def _nothing(self, program: Program) -> Execution:
-        """No event ran."""
-        columns = {**self._terms.outputs, **self._terms.updated}
-        aside = len(self._arranged.aside)
-        made = {name: pa.nulls(aside, one.type.arrow) for name, one in columns.items()}
-        none = np.zeros(0, np.int64)
-        return Execution(none.astype(np.int8), none, program.fixed_reasons, {}, {}, made=made)
-
-
-def _in_order(array: pa.Array, back: np.ndarray | slice) -> pa.Array:
-    return array if isinstance(back, slice) else array.take(pa.array(back))
-
-
-def _codes(results: Sequence[pa.Table], program: Program) -> tuple[np.ndarray, np.ndarray]:
-    """The outcomes and reasons of results, one table after another, as codes of this program."""
-    outcomes, reasons = [], []
-    fixed = {text: -1 - number for number, text in enumerate(program.fixed_reasons)}
-    for table in results:
-        words = one_array(table.column("reason"))
-        outcomes.append(one_array(table.column("outcome")).indices.to_numpy().astype(np.int8))
-        texts = words.dictionary.to_pylist()
-        others = [text for text in texts if text not in fixed]
-        with program.lock:
-            codes = program.pool.intern(pa.array(others, pa.string())).tolist()
-        known = {**dict(zip(others, codes, strict=True)), **fixed}
-        numbers = np.array([*(known[text] for text in texts), 0], np.int64)
-        places = words.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)
-        reasons.append(numbers[places.astype(np.int64)])
-    return np.concatenate(outcomes), np.concatenate(reasons)
-
-
-def checked(reports: list[ShareReport]) -> list[ShareReport]:
-    """The reports; the first error among them is raised as if it had happened here."""
-    for report in reports:
-        if report.error is not None:
-            raise report.error
-    return reports

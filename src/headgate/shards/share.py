@@ -32,10 +32,11 @@ from headgate.engine.results import build_results
 from headgate.engine.routing import Route
 from headgate.engine.terms import Terms
 from headgate.errors import HeadgateError, InputError, StoreError
+from headgate.execution.expiring import Expiring
+from headgate.execution.program import Program
 from headgate.io import Disk, RealDisk
 from headgate.isolation.levels import Execution
 from headgate.parallel.scheme import SERIAL
-from headgate.query.point import key_words
 from headgate.shards.placement import Placement
 from headgate.shards.warm import (
     GONE,
@@ -50,16 +51,20 @@ from headgate.shards.warm import (
     size_of,
 )
 from headgate.shards.warm_files import WarmFiles
-from headgate.state.columns import to_arrow, to_stored
+from headgate.state.columns import to_arrow
+from headgate.state.due_rows import due_rows
+from headgate.state.fitting import one_array
 from headgate.state.index import count_alive
 from headgate.state.layout import HEADER_ALIVE
 from headgate.state.rows import TableRows, stored_column
 from headgate.state.spaces import Slots
-from headgate.state.strings import StringPool
 from headgate.state.table import Table
+from headgate.state.version_rows import VersionRows
 from headgate.transactions import Transaction
 
 EVENTS = "events"
+ROUTE = "\0route"  # a column of events: the transaction of each, where ticks are among them
+MOMENT = "\0moment"  # a column of events: how late it is when each of them runs
 WANTED = "wanted"
 RESULTS = "results"
 WHOLE = -1  # as the shard of a share: all of them, for a batch in the driver
@@ -98,19 +103,29 @@ class StreamWords(NamedTuple):
     values: tuple[tuple[Any, str], ...]
     column: str | None
     updates: bool
+    ticks: int = 0  # so many of the transactions, the last ones, run as time passes
 
     @classmethod
     def of(cls, terms: Terms) -> StreamWords:
         route = terms.route
         names = tuple(one.name for one in route.transactions)
         values = tuple((value, one.name) for value, one in route.values)
-        return cls(names, values, route.column, terms.updates)
+        return cls(names, values, route.column, terms.updates, len(route.ticks))
 
     def terms(self, known: Mapping[str, Transaction]) -> Terms:
         """Terms under which events run in the order in which they come."""
         values = tuple((value, known[name]) for value, name in self.values)
-        route = Route(tuple(known[name] for name in self.transactions), values, self.column)
+        transactions = tuple(known[name] for name in self.transactions)
+        ticks = transactions[len(transactions) - self.ticks :]
+        route = Route(transactions, values, self.column, ticks)
         return Terms(route, (), None, "reject", None, SERIAL, updates=self.updates)
+
+
+class Timing(NamedTuple):
+    """How late it is for rows that expire, in a batch whose events name tables of such."""
+
+    floors: Mapping[str, int]  # by table, before the batch
+    horizon: int | None  # behind it
 
 
 @dataclass(frozen=True)
@@ -128,6 +143,7 @@ class BatchShare:
     words: StreamWords | None = None
     given: PartName | None = None  # its events, and the keys of rows that others want
     rows: tuple[PartName, ...] = ()  # of a visiting share: where its rows are
+    timing: Timing | None = None
 
 
 @dataclass(frozen=True)
@@ -141,6 +157,9 @@ class ShareReport:
     grown: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
     wanted: Mapping[int, PartName] = field(default_factory=dict)  # by visiting share: its rows
     images: Mapping[int, PartName] = field(default_factory=dict)  # by part of rows
+    expired: Mapping[str, int] = field(default_factory=dict)  # by table
+    overdue: Mapping[str, int] = field(default_factory=dict)
+    next_due: Mapping[str, int] = field(default_factory=dict)  # by table that has a time: when
     how: str = ""
     events: int = 0
     seconds: float = 0.0  # that its events took
@@ -282,6 +301,7 @@ class _Task:
         self._worker, self._share, self._rows = worker, share, rows
         self._source = source
         self._parts: dict[str, dict[int, Slots]] = {}  # of a share of all: live rows by table
+        self._aside: dict[str, list[Slots]] = {}  # rows that others let go, by table
         whose = _OF_MANY.get(share.shard, f"{share.shard or 0:05d}")
         self._begin = f"{whose}-{share.run}-{share.epoch}-{share.number}-{attempt}"
 
@@ -346,13 +366,25 @@ class _Task:
             kind, _, rest = name.partition("/")
             if kind == WANTED:
                 number, _, table = rest.partition("/")
-                slots = self._rows.find(table, keys)
-                rows = self._rows.tables[table].arrow(slots[slots >= 0])
-                found.setdefault(int(number), {})[table] = pa.Table.from_batches([rows])
+                slots = self._rows.there(table, keys)
+                self._aside.setdefault(table, []).append(slots)
+                self._give(found.setdefault(int(number), {}), table, slots)
         return {
             number: self._write(f"rows-{number}", tables, is_kept=False)
             for number, tables in found.items()
         }
+
+    def _give(self, given: dict[str, pa.Table], table: str, slots: Slots) -> None:
+        """Hand out rows, and their versions to events that look at them or add to them."""
+        rows = self._rows.tables[table]
+        given[table] = pa.Table.from_batches([rows.arrow(slots)])
+        words = self._share.words
+        if words is None or rows.table.history is None:
+            return
+        made = self._rows.made(self._worker.terms(words).route.transactions, updates=words.updates)
+        if rows.table in made.program.trailed:
+            name, versions = self._rows.versions(table, slots)
+            given[name] = pa.Table.from_batches([self._rows.tables[name].arrow(versions)])
 
     def run_events(self, events: pa.Table | None) -> ShareReport:
         """Run the events in the order in which they are, and write what they changed."""
@@ -363,10 +395,12 @@ class _Task:
         executor = self._rows.executor(terms.route.transactions, updates=words.updates)
         program = executor.program
         began = time.perf_counter()
-        arranged = arranger_of(terms, program).arrange(events, None)
+        route = one_array(events.column(ROUTE)).to_numpy() if words.ticks else None
+        arranged = arranger_of(terms, program).arrange(events, None, route=route)
+        expiring = self._expiring(program, events)
         program.resolve(arranged.works)
         execution = executor.execute(
-            arranged.works, arranged.order, arranged.route, share.epoch, SERIAL
+            arranged.works, arranged.order, arranged.route, share.epoch, SERIAL, expiring=expiring
         )
         results, _ = build_results(terms, arranged, execution, program)
         seconds = time.perf_counter() - began
@@ -374,6 +408,7 @@ class _Task:
         if share.shard != WHOLE:
             told = self._write("results", {RESULTS: table}, is_kept=False)
         changes, grown = self._changes(execution)
+        due = {} if share.timing is None else self._next_due(program)
         part = self._write("part", changes) if grown else None
         if part is not None:
             self._rows.tentative = Tentative(part.file, frozenset(grown))
@@ -381,8 +416,30 @@ class _Task:
         self._rows.settle()
         return ShareReport(
             share.number, part, told, table if told is None else None, grown,
+            expired=execution.expired, overdue=execution.overdue, next_due=due,
             events=events.num_rows, seconds=seconds, place=here(),
         )  # fmt: skip
+
+    def _expiring(self, program: Program, events: pa.Table) -> Expiring | None:
+        """What may expire while these events run, each as late as it was among all of its batch."""
+        timing = self._share.timing
+        if timing is None:
+            return None
+        is_timed = MOMENT in events.column_names
+        moments = one_array(events.column(MOMENT)).to_numpy() if is_timed else None
+        aside = {name: np.concatenate(slots) for name, slots in self._aside.items()}
+        given = program, timing.floors, moments, events.num_rows, timing.horizon
+        found = Expiring(*given, aside)
+        return None if found.is_quiet else found
+
+    def _next_due(self, program: Program) -> dict[str, int]:
+        """By table whose rows expire: when the next one does."""
+        rows = self._rows.tables
+        return {
+            table.name: due_rows(rows[table.name], table.expires).first()
+            for table in program.expiring
+            if table.expires is not None
+        }
 
     def _changes(
         self, execution: Execution
@@ -396,11 +453,13 @@ class _Task:
             stay = not len(created) and count_alive(rows.words, slots) == len(slots)
             for part, mine in self._split(rows, slots).items():
                 there, gone, more = (mine, mine[:0], 0) if stay else _settled(rows, mine, created)
+                grown.setdefault(part, {})[name] = more
+                if isinstance(rows, VersionRows):
+                    gone = rows.ended(there, gone)
                 if len(there):
                     tables[f"{ROWS}/{part}/{name}"] = pa.Table.from_batches([rows.arrow(there)])
                 if len(gone):
                     tables[f"{GONE}/{part}/{name}"] = keys_of(rows, gone)
-                grown.setdefault(part, {})[name] = more
             rows.note_changed(slots)
         return tables, grown
 
@@ -439,49 +498,3 @@ def _alive(rows: TableRows) -> Slots:
 def here() -> str:
     """This process, as a message names it."""
     return f"{socket.gethostname()}, process {os.getpid()}"
-
-
-# --- placing --------------------------------------------------------------------------------------
-# Rows that a user hands in, as parts of the shards that they belong to.
-#
-# Invariant: a row is written to the part of the shard that its key says, and to no other.
-
-
-def shards_of(placement: Placement, table: Table, rows: pa.Table) -> np.ndarray:
-    """The shard of each of these rows, which have at least the columns of the key."""
-    pool = StringPool()
-    keys = TableRows(table, pool).key_words(
-        [
-            to_stored(rows.column(one.name), one.type, pool, f"table {table.name!r}").values
-            for one in table.key_columns
-        ]
-    )
-    return placement.shards(table.name, keys, pool)
-
-
-def place_rows(
-    worker: ShareWorker, share: BatchShare, table: Table, rows: pa.Table, attempt: str
-) -> list[ShareReport]:
-    """Write new rows of a table as parts, one for each shard that gets any."""
-    shards, reports = shards_of(worker.placement, table, rows), []
-    for shard in np.unique(shards).tolist():
-        part = worker.placement.part(shard)
-        mine = rows.filter(pa.array(shards == shard))
-        name = write_part(
-            worker.disk, share.path, share.lineage, share.epoch,
-            f"{part:05d}-{share.run}-{share.epoch}-{share.number}-{attempt}.part",
-            {f"{ROWS}/{part}/{table.name}": mine}, {"shard": part},
-        )  # fmt: skip
-        grown = {part: {table.name: mine.num_rows}}
-        reports.append(ShareReport(share.number, name, grown=grown, events=mine.num_rows))
-    return reports
-
-
-def key_table(table: Table, key: Any) -> pa.Table:
-    """A key as a user gives it, as a table of one row; refused is what no engine takes for one."""
-    rows = TableRows(table, StringPool(), is_indexed=False)
-    arrays = [
-        to_arrow(stored_column(np.array([word]), one.type), one.type, rows.pool)
-        for word, one in zip(key_words(rows, key), table.key_columns, strict=True)
-    ]
-    return pa.table(arrays, names=list(table.key))

@@ -23,17 +23,19 @@ import pyarrow as pa
 from headgate.durability.lineage import Lineage
 from headgate.durability.named_parts import NOTHING, Link, PartHistory
 from headgate.durability.part_file import PartContent, PartName, read_part
-from headgate.engine.memory import POOL_SLACK
+from headgate.engine.memory import POOL_SLACK, rows_of
 from headgate.execution.program import Program
 from headgate.io import Disk
 from headgate.isolation.levels import Executor
 from headgate.state.columns import to_stored
 from headgate.state.layout import HEADER_ALIVE
+from headgate.state.row_history import ENDING, NUMBER
 from headgate.state.rows import TableRows
 from headgate.state.spaces import Slots
 from headgate.state.stored_names import Storage
 from headgate.state.strings import StringPool
 from headgate.state.table import Table
+from headgate.state.version_rows import Trail, VersionRows, trail_of
 from headgate.transactions import Transaction
 
 ROWS = "rows"
@@ -53,7 +55,7 @@ class ShardRows:
 
     def __init__(self, tables: Mapping[str, Table], transactions: Iterable[Transaction]) -> None:
         self.pool = StringPool()
-        self.tables = {name: TableRows(table, self.pool) for name, table in tables.items()}
+        self.tables = rows_of(tables, self.pool)
         self.executors: dict[tuple[bool, tuple[str, ...]], Executor] = {}
         self.digests: dict[int, int] = {}  # by part of rows
         self.tentative: Tentative | None = None
@@ -81,18 +83,18 @@ class ShardRows:
 
     def put(self, name: str, given: pa.Table, epoch: int) -> None:
         """Let these rows be as given, those that are there and those that are not."""
-        rows = self.tables[name]
+        rows = self._reachable(name)
         given = Storage(name).from_files(given, rows.table.schema)  # older ones lack new columns
         if not rows.count and given.num_rows >= AT_ONCE_MIN:
             slots = self._put_first(rows, given, epoch)
             rows.note_changed(slots)
             return
         slots = rows.find_or_take(self._keys(rows, given), np.zeros(given.num_rows, np.uint8))
-        rows.taken = []  # they are alive in a moment
+        rows.taken, before = [], rows.refills  # they are alive in a moment
         rows.put_changes(slots, np.ones(len(slots), np.bool_), given, epoch)
         rows.created = []
-        rows.refills += 1
-        rows.note_changed(slots)
+        for one in rows.ordered.values():
+            one.follow(slots, before)
 
     def _put_first(self, rows: TableRows, given: pa.Table, epoch: int) -> Slots:
         """Have the first rows of a table, in which each key is once, and their index at once."""
@@ -104,19 +106,72 @@ class ShardRows:
 
     def remove(self, name: str, keys: pa.Table) -> None:
         """Let the rows of these keys be gone, where there are any."""
-        slots = self.find(name, keys)
-        slots = slots[slots >= 0]
+        slots = self.there(name, keys)
         rows = self.tables[name]
         rows.words[slots, 0] &= ~np.int64(HEADER_ALIVE)
         rows.release(slots)
-        rows.created = []
+        rows.created, before = [], rows.refills
         rows.refills += 1
-        rows.note_changed(slots)
+        for one in rows.ordered.values():
+            one.follow(slots, before)
+
+    def put_and_remove(self, name: str, told: Mapping[str, pa.Table], epoch: int) -> None:
+        """What is told of a table: rows as they are now, and keys of those that are gone."""
+        if ROWS in told:
+            self.put(name, told[ROWS], epoch)
+        if GONE in told:
+            self.remove(name, told[GONE])
+
+    def put_with_versions(
+        self, name: str, told: Mapping[str, pa.Table], versions: Mapping[str, pa.Table], epoch: int
+    ) -> None:
+        """The same of a table with history, and of its versions.
+
+        Few are put into the trails that there are; else those are made anew when they are needed.
+        """
+        trail, more = self.tables[name].kept.get(Trail), versions.get(ROWS)
+        count = 0 if more is None else more.num_rows
+        if trail is None or not trail.can_follow(count):
+            self.put_and_remove(name, told, epoch)
+            self.put_and_remove(name + ENDING, versions, epoch)
+            return
+        trail.begin(count)
+        if GONE in told:
+            trail.end(self.there(name, told[GONE]), epoch)
+        self.put_and_remove(name, told, epoch)
+        if GONE in versions:
+            trail.drop(*self._numbered(name, versions[GONE]), epoch)
+        if more is not None:
+            schema = trail.versions.table.schema
+            given = Storage(name + ENDING).from_files(more, schema)
+            trail.add(*self._numbered(name, given), given, epoch)
+        trail.settle()
+
+    def _numbered(self, name: str, versions: pa.Table) -> tuple[Slots, np.ndarray]:
+        """The slot of each version's row, and its number."""
+        return self.find(name, versions), versions.column(NUMBER).to_numpy()
+
+    def there(self, name: str, keys: pa.Table) -> Slots:
+        """The slots of the rows of these keys, of those that there are."""
+        slots = self.find(name, keys)
+        return slots[slots >= 0]
 
     def find(self, name: str, keys: pa.Table) -> Slots:
         """The slot of each key, -1 where there is no such row."""
-        rows = self.tables[name]
+        rows = self._reachable(name)
         return rows.find(self._keys(rows, keys), np.zeros(keys.num_rows, np.uint8))
+
+    def _reachable(self, name: str) -> TableRows:
+        """The rows of a table, which can be found by their keys: versions, too."""
+        rows = self.tables[name]
+        if isinstance(rows, VersionRows):
+            rows.index_now()
+        return rows
+
+    def versions(self, name: str, slots: Slots) -> tuple[str, Slots]:
+        """The table of the versions of these rows, of one that keeps them, and their slots."""
+        trail = trail_of(self.tables, self.tables[name].table).ready()
+        return trail.versions.table.name, trail.of_rows(slots)
 
     def _keys(self, rows: TableRows, given: pa.Table) -> np.ndarray:
         where = f"table {rows.table.name!r}"
@@ -235,17 +290,20 @@ def _whole(history: PartHistory) -> Sequence[Link]:
 
 def _apply(rows: ShardRows, part: PartContent, number: int, epoch: int) -> int:
     """Put what a part says of one part of rows into their place; how many bytes that were."""
-    applied = 0
+    told: dict[str, dict[str, pa.Table]] = {name: {} for name in rows.tables}
     for name, table in part.tables.items():
         kind, _, rest = name.partition("/")
         of, _, table_name = rest.partition("/")
-        if kind not in (ROWS, GONE) or int(of) != number or table_name not in rows.tables:
-            continue
-        applied += table.nbytes
-        if kind == ROWS:
-            rows.put(table_name, table, epoch)
-        else:
-            rows.remove(table_name, table)
+        if kind in (ROWS, GONE) and int(of) == number and table_name in told:
+            told[table_name][kind] = table
+    applied: int = sum(table.nbytes for found in told.values() for table in found.values())
+    for name, found in told.items():
+        history = rows.tables[name].table.history
+        versions = {} if history is None else told.get(name + ENDING, {})
+        if history is not None and (found or versions):
+            rows.put_with_versions(name, found, versions, epoch)
+        elif not isinstance(rows.tables[name], VersionRows):
+            rows.put_and_remove(name, found, epoch)
     return applied
 
 

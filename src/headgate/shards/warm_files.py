@@ -26,6 +26,7 @@ import pyarrow as pa
 from headgate.io.mapped import map_arrays, said_in, write_arrays
 from headgate.shards.warm import Held, ShardRows, Tentative, size_of
 from headgate.state.rows import TableRows
+from headgate.state.version_rows import VersionRows
 
 # A file is written anew when what was committed since is beyond this, and a share of the rows.
 BEHIND_BYTES_MIN = 1 << 22
@@ -223,6 +224,7 @@ def _put_texts(rows: ShardRows, arrays: dict[str, np.ndarray]) -> bool:
 def _put_rows(
     table: TableRows, said: dict[str, Any], arrays: dict[str, np.ndarray], name: str
 ) -> None:
+    table.is_indexed = not isinstance(table, VersionRows)
     table.words = arrays[f"{name}/words"].reshape(-1, table.layout.words)
     table.entries, table.count = arrays[f"{name}/entries"], said["count"]
     free = arrays[f"{name}/free"]

@@ -22,7 +22,8 @@ from headgate.engine.loading import check_rows, read_rows, refuse_columns
 from headgate.errors import HeadgateError, InputError, StoreError, describe
 from headgate.io import Disk
 from headgate.query.sql import Parameters
-from headgate.shards.placement import check_count
+from headgate.shards.epoch_run import place_rows
+from headgate.shards.placement import check_count, shards_of
 from headgate.shards.sharding import Sharding
 from headgate.shards.share import (
     BatchShare,
@@ -30,8 +31,6 @@ from headgate.shards.share import (
     ShareReport,
     ShareWorker,
     here,
-    place_rows,
-    shards_of,
 )
 from headgate.shards.warm_files import WarmFiles, is_private
 

@@ -188,6 +188,15 @@ class DueRows:
                 return True
         return False
 
+    def first(self) -> int:
+        """The moment of the row that expires next; NEVER where none does."""
+        found = NEVER
+        for run in self.ready()._runs:
+            run.first = int(_first_true(run.moments, run.slots, self._noted, run.first, NEVER))
+            if len(run):
+                found = min(found, int(run.moments[run.first]))
+        return found
+
 
 def due_rows(rows: TableRows, expires: Expiry) -> DueRows:
     """The rows by moment, made once; they are brought forward by `ready`."""

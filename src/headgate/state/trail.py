@@ -441,6 +441,44 @@ def end_all(trail: int, slots: np.ndarray, epoch: int) -> None:
 
 
 @numba.njit(cache=True, nogil=True)
+def versions_of(trail: int, slots: np.ndarray) -> np.ndarray:
+    """The slots of the versions of these rows, row after row, each row's in their order."""
+    total = 0
+    for slot in slots:
+        head = head_of(trail, slot)
+        total += get(head, NEXT) - get(head, FIRST)
+    found, count = np.empty(total, np.int64), 0
+    for slot in slots:
+        head = head_of(trail, slot)
+        for number in range(get(head, FIRST), get(head, NEXT)):
+            found[count] = get(version_at(trail, head, number), LEAF_SLOT)
+            count += 1
+    return found
+
+
+@numba.njit(cache=True, nogil=True)
+def end_before(trail: int, slots: np.ndarray, numbers: np.ndarray, epoch: int) -> None:
+    """End the versions of each row that begins anew: one of a number that it had already comes."""
+    for place in range(len(slots)):
+        head = head_of(trail, slots[place])
+        if get(head, HEIGHT) != 0 and numbers[place] < get(head, NEXT):
+            end(trail, slots[place], epoch)
+
+
+@numba.njit(cache=True, nogil=True)
+def drop_through(trail: int, slots: np.ndarray, numbers: np.ndarray, epoch: int) -> None:
+    """Drop the versions of these rows, of each up to such a number; where all went, those that
+    come next need not be the next ones by number."""
+    for place in range(len(slots)):
+        head = head_of(trail, slots[place])
+        if get(head, HEIGHT) != 0 and numbers[place] < get(head, NEXT):
+            while get(head, FIRST) <= numbers[place]:
+                _drop_first(trail, head, epoch)
+            if get(head, FIRST) == get(head, NEXT):
+                end(trail, slots[place], epoch)
+
+
+@numba.njit(cache=True, nogil=True)
 def fill(
     trail: int, owners: np.ndarray, numbers: np.ndarray, times: np.ndarray, slots: np.ndarray
 ) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+import pyarrow as pa
 
 from headgate.errors import InvariantError
 from headgate.state import trail as trails
@@ -29,7 +30,11 @@ _RESERVED = 4096  # versions that nodes are had for, beyond what a batch was see
 
 
 class VersionRows(TableRows):
-    """The versions of one table's rows; nobody looks one up by its key, so there is no index."""
+    """The versions of one table's rows; no event looks one up by its key, so there is no index.
+
+    Where versions come from elsewhere they are told apart by their keys: `index_now` makes an index
+    for that, which the next batch that changes versions lets go.
+    """
 
     def __init__(self, table: Table, pool: StringPool) -> None:
         super().__init__(table, pool, is_indexed=False)
@@ -38,8 +43,22 @@ class VersionRows(TableRows):
         """Make none; returns how many slots are dead."""
         return int(np.count_nonzero((self.words[: self.count, 0] & HEADER_ALIVE) == 0))
 
+    def index_now(self) -> None:
+        """Have an index of the versions as they are now."""
+        if not self.is_indexed:
+            super().make_index()
+
+    def set_aside(self, more: int) -> None:
+        """A batch begins, which keeps no index in step."""
+        if self.is_indexed:
+            self.is_indexed, self.entries = False, np.zeros(1, np.int64)
+        super().set_aside(more)
+
     def release(self, changed: Slots) -> None:
         """After a batch: versions that it dropped, or took a slot for in vain, go."""
+        if self.is_indexed:
+            super().release(changed)
+            return
         if len(self.spare):
             self._give_back()
         for slots in (changed, *self.taken):
@@ -49,6 +68,16 @@ class VersionRows(TableRows):
             self.free_count += len(dead)
         self.created, self.taken = self.taken, []
         self._order_free()
+
+    def ended(self, there: Slots, gone: Slots) -> Slots:
+        """Of the versions that went, one for each key that none has which is there.
+
+        The numbers of a row that came again begin anew: a version that went may have the key of one
+        that is there, or of another one that went.
+        """
+        keys = self.words[np.concatenate([there, gone]), 1 : 1 + len(self.table.key)]
+        _, first = np.unique(keys, axis=0, return_index=True)
+        return gone[np.sort(first[first >= len(there)]) - len(there)]
 
     def set_aside_more(self, more: int) -> None:
         """Let that many slots more be spare, behind those that are."""
@@ -193,6 +222,38 @@ class Trail:
         trails.fill(self.address, *given)
         self._mark = rows.refills
 
+    # --- versions that come from elsewhere -----------------------------------------------------
+
+    def can_follow(self, versions: int) -> bool:
+        """Whether it is in step, and so many versions are few beside those that there are."""
+        return self._mark == self.versions.refills and versions <= self.versions.count // 4
+
+    def drop(self, owners: Slots, numbers: np.ndarray, epoch: int) -> None:
+        """Versions of these rows are no more, of each those up to such a number."""
+        there = owners >= 0  # those of others went with their rows
+        trails.drop_through(self.address, owners[there], numbers[there], epoch)
+
+    def add(self, owners: Slots, numbers: np.ndarray, given: pa.Table, epoch: int) -> None:
+        """More versions of these rows, of each those behind its others, or of a row that came again
+        from the first on; a batch has begun that has room for them."""
+        self.ready()  # heads for rows that are new
+        trails.end_before(self.address, owners, numbers, epoch)
+        rows, count = self.versions, len(owners)
+        slots, rows.spare_used[0] = rows.spare[:count].copy(), count
+        rows.fill(slots, given, epoch)
+        self._mark = rows.refills
+        timed = self.history.extent.is_timed
+        times = rows.column(TIME, slots) if timed else np.zeros(count, np.int64)
+        order = np.lexsort((numbers, owners))
+        self._make_nodes(count, trails.HEIGHT_MAX * count)
+        parts = (np.ascontiguousarray(one[order]) for one in (owners, numbers, times, slots))
+        trails.fill(self.address, *parts)
+
+    def settle(self) -> None:
+        """What came has its place: slots of versions that went are free."""
+        self.versions.release(self.changed())
+        self.versions.created = []
+
     # --- a batch ------------------------------------------------------------------------------
 
     def note(self, slot: int, time: int, epoch: int, position: int) -> None:
@@ -210,6 +271,11 @@ class Trail:
     def head(self, slot: int) -> np.ndarray:
         """The head of a row's trail; of no row, that of an empty one."""
         return self._heads[slot] if slot >= 0 else np.zeros(trails.HEAD_WORDS, np.int64)
+
+    def of_rows(self, slots: Slots) -> Slots:
+        """The slots of all versions of these rows."""
+        found: Slots = trails.versions_of(self.address, slots)
+        return found
 
     def changed(self) -> Slots:
         """The slots of the versions that the batch made or dropped."""

@@ -13,7 +13,7 @@ import pytest
 import headgate as hg
 from headgate.durability import StoreReader, backup, restore, verify
 from headgate.query.store_tables import query_store, read_table
-from headgate.shards import resharding
+from headgate.shards import placement, resharding
 from headgate.testing import SerialOracle, difference, results_difference
 from headgate.testing.disk import SimulatedDisk
 from tests.property.workers import PATH, Workers, open_sharded
@@ -24,6 +24,7 @@ from tests.unit.shards.bank import (
     TRANSACTIONS,
     accounts,
     batch,
+    close,
     follow,
     loaded,
     move,
@@ -343,18 +344,30 @@ def test_what_makes_no_sense_is_refused(
     assert bank.fingerprint() == before
 
 
-def test_tables_and_recovery_that_shards_do_not_have_are_refused() -> None:
+def test_tables_and_recovery_that_shards_do_not_have_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(placement, "_KNOWN", placement._KNOWN - {"expires"})
     lasting = hg.Table("lasting", "id bigint, ts timestamp", key="id", expires="ts + 1 day")
-    past = hg.Table("past", "id bigint, n bigint", key="id", history="10 rows")
-    for table in (lasting, past):
-        disk = SimulatedDisk()
-        opened(disk, 0, [table], []).close()
-        with pytest.raises(hg.DeclarationError, match=r"not there for.*keep the store in one proc"):
-            hg.reshard(PATH, 2, disk=disk)
+    disk = SimulatedDisk()
+    opened(disk, 0, [lasting], []).close()
+    with pytest.raises(hg.DeclarationError, match=r"not there for.*keep the store in one proc"):
+        hg.reshard(PATH, 2, disk=disk)
     with pytest.raises(hg.InputError, match="no tables yet"):
         disk = SimulatedDisk()
         opened(disk, 0, [], []).close()
         hg.reshard(PATH, 2, disk=disk)
+
+
+def test_a_table_of_which_all_rows_are_gone_changes_its_shards_too() -> None:
+    disk = SimulatedDisk()
+    with opened(disk, 0) as engine:
+        loaded(engine).run(close, [{"src": row["id"]} for row in FIRST["accounts"]])
+        assert engine.counts()["accounts"] == 0
+    for shards in (3, 0, 2):
+        assert resharded(disk, shards).is_applied
+        with opened(disk, shards) as engine:
+            assert engine.counts()["accounts"] == 0 and engine.counts()["rates"] == 2
 
 
 def test_a_store_of_weak_recovery_needs_a_snapshot_behind_its_last_input() -> None:
