@@ -143,7 +143,7 @@ def by_module(factor: int) -> Any:
     return lambda batch, tx: put(tx, [row["k"] * FACTOR for row in rows(batch)])
 
 
-def by_helper(factor: int) -> Any:
+def by_function(factor: int) -> Any:
     return lambda batch, tx: put(tx, [times(row["k"]) for row in rows(batch)])
 
 
@@ -201,7 +201,7 @@ def rows(batch: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     "how",
-    [by_closure, by_module, by_helper, by_default, by_text, by_partial, by_function_of_partial,
+    [by_closure, by_module, by_function, by_default, by_text, by_partial, by_function_of_partial,
      by_bound_method, by_object_that_is_called, by_method, by_class],
 )  # fmt: skip
 def test_weak_recovery_refuses_a_procedure_whose_constants_have_changed(
