@@ -103,7 +103,7 @@ from headgate.kernels import generating
 
 generating.TAKEN_IN_MAX = 0  # each generated function is compiled by itself
 
-accounts = hg.Table("accounts", "id bigint, n bigint", key="id", index="n", check="n >= 0")
+accounts = hg.Table("accounts", "id bigint, n bigint", key="id", check="n >= 0")
 
 @hg.transaction(event="id bigint, n bigint")
 def add(event, row=accounts.at("id", create=True), out=hg.output("n bigint")):
