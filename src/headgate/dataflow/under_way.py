@@ -180,11 +180,16 @@ class Standing:
                 queue.runs = [BatchRun.of_log(as_declared(one.held, held_schema(stream)))]
             queue.floor = min([one.arrivals, *(run.first - 1 for run in queue.runs)])
         for node in self.graph.nodes:
-            one = inlets.get(node_inlet(node.name), EMPTY)
-            if one.held is not None:
-                held = as_declared(one.held, node.streams[0].schema.arrow)
-                one = one if held is one.held else replace(one, held=held)
+            one = _in_declared_columns(inlets.get(node_inlet(node.name), EMPTY), node)
             self.done[node.name], self.windows[node.name] = one.arrivals, one
+
+
+def _in_declared_columns(one: Inlet, node: Node) -> Inlet:
+    """A window with its rows as they are declared now: those of the log may have less columns."""
+    if one.held is None:
+        return one
+    held = as_declared(one.held, node.streams[0].schema.arrow)
+    return one if held is one.held else replace(one, held=held)
 
 
 # --- while an epoch runs --------------------------------------------------------------------------
@@ -379,7 +384,7 @@ class UnderWay:
             known = inlets if self._is_logged else moved(
                 {key: standing.windows[name]}, {key: self._node(name)}
             )  # fmt: skip
-            standing.windows[name] = known[key]
+            standing.windows[name] = _in_declared_columns(known[key], self._graph.by_name[name])
         standing.done.update(self._done)
         return news
 

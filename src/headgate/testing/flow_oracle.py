@@ -23,6 +23,7 @@ from headgate.dataflow.nodes import Dataflow, Node
 from headgate.dataflow.partitions import Partition
 from headgate.dataflow.procedures import INSERTED, Procedure, Trigger
 from headgate.dataflow.streams import Stream, Window
+from headgate.errors import DeclarationError
 from headgate.state.table import Table
 from headgate.testing.oracle import SerialOracle, judged_row
 from headgate.testing.records import broken_promise
@@ -157,6 +158,7 @@ class FlowOracle:
         self._queues: dict[str, _Queue] = {}
         self._windows: dict[str, Rows] = {node.name: [] for node in flow.nodes}
         self._done: dict[str, int] = dict.fromkeys(self._windows, 0)
+        _check_rows_alone(flow)
         for node in flow.nodes:
             for stream in (*node.streams, *node.gives):
                 self._queues.setdefault(stream.name, _Queue())
@@ -164,7 +166,8 @@ class FlowOracle:
     def push(self, stream: Stream, rows: Sequence[Mapping[str, Any]]) -> None:
         """Rows come in at a source."""
         queue = self._queues[stream.name]
-        queue.waiting += [dict(row) for row in rows]
+        sorted_rows = sorted(rows, key=lambda row: [row[name] for name in stream.order_by])
+        queue.waiting += [dict(row) for row in sorted_rows]
         if stream.batch is None and rows:
             self.flush(stream)
         size = None if stream.batch is None else stream.batch.rows
@@ -325,6 +328,23 @@ class FlowOracle:
                 for stream in node.gives:
                     both = {**row, **{k: v for k, v in result.items() if k in stream.schema}}
                     given[stream.name].append({name: both[name] for name in stream.schema.names})
+
+
+def _check_rows_alone(flow: Dataflow) -> None:
+    """Refuse what the oracle does not judge, instead of judging it wrongly."""
+    for node in flow.nodes:
+        for taken in node.takes:
+            window = taken if isinstance(taken, Window) else None
+            stream = taken if window is None else window.stream
+            cut, what = stream.batch, f"stream {stream.name!r}"
+            if cut is None or cut.rows is not None:
+                cut, what = window and window.size, f"the window of {node.name!r}"
+            if cut is not None and cut.rows is None:
+                raise DeclarationError(
+                    f"FlowOracle judges batches and windows of rows, and {what} is of time "
+                    f"({cut.text!r}): declare them by rows in the test, or compare what the engine "
+                    "recorded with a computation of your own"
+                )
 
 
 def _part(node: Node) -> Partition | None:

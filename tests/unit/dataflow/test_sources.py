@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import headgate as hg
+from headgate.testing import FlowOracle
 from tests.unit.dataflow.shows import NOON
 
 OLD = "ts timestamp, id bigint"
@@ -56,6 +57,42 @@ def test_rows_under_way_have_null_in_a_column_that_is_new(
                 engine.snapshot()
             found = engine.sql("from seen order by id").rows()
     assert found == ([(1, 2, 10), (3, 2, 30)] if kind == "open batch" else [(2, 3, 20)])
+
+
+@pytest.mark.parametrize("is_kept", [False, True], ids=["rows", "aggregates"])
+@pytest.mark.parametrize("size", ["3 rows", "1 minute"])
+def test_a_window_goes_on_where_columns_stand_in_another_order(
+    tmp_path: Path, size: str, is_kept: bool
+) -> None:
+    slide = "1 row" if size == "3 rows" else "20 seconds"
+    sums = hg.Stream("sums", "id bigint, total bigint")
+
+    def opened_with(schema: str) -> tuple[hg.Stream, hg.Engine]:
+        came = hg.Stream("came", schema, order_by="ts")
+        kept: Any = {"aggregate": "sum(v) as total, max(id) as id"} if is_kept else {}
+        query = "select max(id) as id, sum(v)::bigint as total from batch"
+
+        def note(batch: Any, *more: Any) -> Any:
+            return more[-1].sql("select id, total from aggregates" if is_kept else query)
+
+        by_rows = hg.procedure(came.window(size, slide, **kept), output=sums, name="note")
+        both = lambda batch, aggregates, tx: note(batch, tx)  # noqa: E731
+        step = by_rows(both if is_kept else lambda batch, tx: note(batch, tx))
+        return came, hg.open(tmp_path / "store", dataflows=hg.Dataflow("flow", [step]))
+
+    last = 0
+    for schema in (f"{OLD}, v bigint", "v bigint, ts timestamp, id bigint", f"v bigint, {OLD}",
+                   f"v bigint, w int NULL, {OLD}"):  # fmt: skip
+        came, engine = opened_with(schema)
+        more = {"w": None} if "w int" in schema else {}
+        with engine:
+            for number in range(last, last + 3):
+                engine.push(came, [row(number, v=10 * number, **more)])
+            last += 3
+            said = "select id, total from results where transaction = 'sums' order by id"
+            found = engine.sql(said).rows()
+    whole = [(n, 10 * sum(range(n - 2, n + 1))) for n in range(2, last)]
+    assert [one for one in found if one[0] >= 2] == (whole if size == "3 rows" else whole[:-1])
 
 
 @pytest.mark.parametrize("kind", ["open batch", "window of rows"])
@@ -151,3 +188,22 @@ def test_times_of_no_year_are_rejected_wherever_they_stand_in_their_buffer() -> 
             outcomes = [one["outcome"] for one in found if one["transaction"] == "times"]
             assert outcomes.count("committed") == kept
             assert outcomes.count("rejected") == count - kept
+
+
+def test_the_oracle_refuses_what_it_does_not_judge_and_sorts_what_is_handed_in() -> None:
+    came = hg.Stream("came", OLD, order_by="ts")
+    taken: list[list[int]] = []
+
+    def note(batch: Any, tx: hg.Tx) -> None:
+        taken.append(batch.column("id").to_pylist())
+
+    def flow(of: Any) -> hg.Dataflow:
+        return hg.Dataflow("flow", [hg.procedure(of)(note)])
+
+    by_time = hg.Stream("came", OLD, order_by="ts", batch="1 minute")
+    with pytest.raises(hg.DeclarationError, match="stream 'came' is of time"):
+        FlowOracle([], flow(by_time))
+    with pytest.raises(hg.DeclarationError, match="window of 'note' is of time"):
+        FlowOracle([], flow(came.window("1 minute")))
+    FlowOracle([], flow(came)).push(came, [row(3), row(1), row(2)])
+    assert taken == [[1, 2, 3]]
