@@ -141,7 +141,7 @@ def _item(text: str, schema: Schema, where: str) -> Aggregate:
     if function not in FUNCTIONS:
         raise DeclarationError(
             f"{where}: {match['function']}(...) cannot be kept as rows come and go: "
-            f"{not_among(function, FUNCTIONS, 'those that can')}; ask for it in SQL over batch"
+            f"{not_among(function, FUNCTIONS, 'functions that can')}; ask for it in SQL over batch"
         )
     if not name.isidentifier() or name.startswith("__"):
         raise DeclarationError(f"{where}: {name!r} is no name of a column; write a plain word")
