@@ -247,11 +247,11 @@ class ShareWorker:
             given = source.read(share.given).tables if share.given is not None else {}
         wanted = task.hand_out(given)
         report = task.run_events(given.get(EVENTS))
-        self.held.keep(_key(share, shard), rows)
-        if self._files is not None:
-            # A file that is older than the image is of no use: so it is written with the image.
+        let_go = self.held.keep(_key(share, shard), rows)
+        if self._files is not None:  # one that is older than the image is of no use
             is_now = bool(images) or brought.how == "rebuilt"
             self._files.keep(_key(share, shard), rows, share.path, now=is_now)
+            self._files.finish(let_go)
         return replace(report, wanted=wanted, images=images, how=brought.how, bringing=bringing)
 
     def _visit(self, share: BatchShare, attempt: str) -> ShareReport:

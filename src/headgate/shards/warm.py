@@ -310,7 +310,7 @@ def _apply(rows: ShardRows, part: PartContent, number: int, epoch: int) -> int:
 # --- the shards that a process holds --------------------------------------------------------------
 
 # Of one process, beyond what its last shard takes. Who comes later is rebuilt when it comes again.
-HELD_BYTES_MAX = 1 << 30
+HELD_BYTES_MAX = 960 << 20  # with what a worker is without them it stays below a gibibyte
 
 Held = tuple[int, int, str, int]  # store, lineage, the code's mark, shard
 
@@ -327,13 +327,14 @@ class HeldShards:
         that one in which something failed is forgotten."""
         return self._held.pop(key, None)
 
-    def keep(self, key: Held, rows: ShardRows) -> None:
+    def keep(self, key: Held, rows: ShardRows) -> list[ShardRows]:
         """Keep a copy, and let go of those not used for longest, when they are too many."""
-        self._held[key] = rows
+        self._held[key], let_go = rows, []
         total = sum(size_of(one) for one in self._held.values())
         while total > self._bytes_max and len(self._held) > 1:
-            _, oldest = self._held.popitem(last=False)
-            total -= size_of(oldest)
+            let_go.append(self._held.popitem(last=False)[1])
+            total -= size_of(let_go[-1])
+        return let_go
 
     def forget(self) -> None:
         """Hold nothing."""

@@ -18,6 +18,7 @@ import stat
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,18 @@ class WarmFiles:
             return
         with self._changed:
             self._due[key] = rows, store
+
+    def finish(self, let_go: Iterable[ShardRows]) -> None:
+        """Nobody keeps these rows any more: what is due of them is written here and now, so that
+        their memory goes before that of others is taken."""
+        gone = {id(rows) for rows in let_go}
+        with self._changed:
+            due = [(key, *one) for key, one in self._due.items() if id(one[0]) in gone]
+            for key, *_ in due:
+                del self._due[key]
+        for one in due:
+            with contextlib.suppress(Exception):  # as beside a task: it costs time later, no more
+                self._write(*one)
 
     def begin(self) -> None:
         """A task is over: what is due may be written."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import os
 import random
 import shutil
 import textwrap
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ import pytest
 import headgate as hg
 from headgate.io.mapped import map_arrays, write_arrays
 from headgate.shards import warm, warm_files
-from headgate.shards.warm import ShardRows
+from headgate.shards.warm import HeldShards, ShardRows, size_of
 from headgate.shards.warm_files import WarmFiles
 from headgate.testing.disk import SimulatedDisk
 from tests.property.seeding import plant
@@ -196,6 +198,24 @@ def test_files_are_written_beside_tasks_and_none_while_its_rows_change(
     files.release(rows)
     assert not rows.behind and len(written) == 1
     assert files.restore(key, rows_in_memory(0))
+
+
+def test_what_a_worker_lets_go_of_is_written_at_once_and_its_memory_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warm, "size_of", size_of)
+    files, store = WarmFiles(str(tmp_path / "w"), "run", beside=True), str(tmp_path)
+    copies = [((1, 2, "mark", shard), rows_in_memory(1 << 20)) for shard in range(3)]
+    held = HeldShards(bytes_max=size_of(copies[0][1]))
+    gone = weakref.ref(copies[0][1])
+    for key, rows in copies:
+        let_go = held.keep(key, rows)
+        files.keep(key, rows, store, now=True)
+        files.finish(let_go)
+    assert [files.restore(key, rows_in_memory(0)) for key, _ in copies] == [True, True, False]
+    del copies, let_go, rows
+    gc.collect()
+    assert gone() is None
 
 
 def test_files_go_when_their_store_does_or_the_same_shard_has_another(tmp_path: Path) -> None:
