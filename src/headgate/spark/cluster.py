@@ -12,6 +12,7 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -323,8 +324,11 @@ class _told:
 
 
 def _cause(said: str) -> str:
-    """The cause in what Spark says: the error of a worker's traceback, or else the first line."""
-    lines = said.strip().splitlines()
+    """The cause in what Spark says: the error of a worker's traceback, or else the first line, but
+    for the call that led to it."""
+    lines = [_NAME_OF_ERROR.sub("", line) for line in said.strip().splitlines()]
+    if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
+        del lines[0]
     begins = [place for place, line in enumerate(lines) if _TRACEBACK in line]
     for line in lines[begins[-1] + 1 :] if begins else ():
         if line.strip() and not line[0].isspace():
@@ -333,6 +337,7 @@ def _cause(said: str) -> str:
 
 
 _TRACEBACK = "Traceback (most recent call last)"
+_NAME_OF_ERROR = re.compile(r"^: (?:[a-z]\w*\.)+[A-Z]\w*: ")  # as Java's stands behind a call
 
 
 # --- in a worker ----------------------------------------------------------------------------------

@@ -96,6 +96,11 @@ Caused by: java.lang.Exception
             "store again when the cluster is well",
         ),
         ("Job aborted\nat once", "Spark could not run a batch: Job aborted; nothing of it"),
+        (
+            "An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collect.\n"
+            ": org.apache.spark.SparkException: Job aborted: Task 3 failed 8 times (crashed)\n\tat",
+            "Spark could not run a batch: Job aborted: Task 3 failed 8 times (crashed); nothing of",
+        ),
     ],
 )
 def test_what_a_worker_failed_of_is_in_the_error(said: str, words: str) -> None:
