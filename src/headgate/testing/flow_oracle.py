@@ -22,7 +22,7 @@ from headgate.compiling.actions import Abort
 from headgate.dataflow.nodes import Dataflow, Node
 from headgate.dataflow.partitions import Partition
 from headgate.dataflow.procedures import INSERTED, Procedure, Trigger
-from headgate.dataflow.streams import Stream, Window
+from headgate.dataflow.streams import Stream, Window, stream_of
 from headgate.errors import DeclarationError
 from headgate.state.table import Table
 from headgate.testing.oracle import SerialOracle, judged_row
@@ -334,17 +334,17 @@ def _check_rows_alone(flow: Dataflow) -> None:
     """Refuse what the oracle does not judge, instead of judging it wrongly."""
     for node in flow.nodes:
         for taken in node.takes:
-            window = taken if isinstance(taken, Window) else None
-            stream = taken if window is None else window.stream
-            cut, what = stream.batch, f"stream {stream.name!r}"
-            if cut is None or cut.rows is not None:
-                cut, what = window and window.size, f"the window of {node.name!r}"
-            if cut is not None and cut.rows is None:
-                raise DeclarationError(
-                    f"FlowOracle judges batches and windows of rows, and {what} is of time "
-                    f"({cut.text!r}): declare them by rows in the test, or compare what the engine "
-                    "recorded with a computation of your own"
-                )
+            stream = stream_of(taken)
+            lengths = {f"stream {stream.name!r}": stream.batch}
+            if isinstance(taken, Window):
+                lengths[f"the window of {node.name!r}"] = taken.size
+            for what, length in lengths.items():
+                if length is not None and length.rows is None:
+                    raise DeclarationError(
+                        f"FlowOracle judges batches and windows of rows, and {what} is of time "
+                        f"({length.text!r}): declare it by rows in the test, or compare what the "
+                        "engine recorded with a computation of your own"
+                    )
 
 
 def _part(node: Node) -> Partition | None:
