@@ -286,7 +286,7 @@ def timed(run: Callable[[Sequence[Vote]], None], votes: Sequence[Vote]) -> float
 
 
 def main(quick: bool = False) -> None:
-    """Print votes a second, and what the issue asks for."""
+    """Print votes a second, and which bars are met."""
     found = measure(3 if quick else 7)
     for name, rate in found.items():
         print(f"leaderboard, {name:40} {rate:8,.0f} votes/s")
