@@ -1,17 +1,23 @@
-"""Runs the blocks of a page in order, Python in one namespace, in the current folder.
+"""Runs the blocks of pages in order: of each page Python in one namespace, in the current folder.
 
-usage: page_program.py FILE      prints one JSON line per block: its line, and its error or null
+usage: page_program.py FILE [FILE ...]
 
-The tests that the blocks define are run at the end, by pytest, as the one file that they make.
+Prints one JSON line per block: the number of its page, its line, and its error or null. The tests
+that the blocks define are run at the end of the page, by pytest, as the one file that they make.
+A page has the environment, the folder, which is emptied behind it, and a session of Spark to
+itself; the process, and so Java, is that of all: to start them takes longer than most pages.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import shutil
 import subprocess
 import sys
 import traceback
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,15 +56,46 @@ def run_tests(blocks: list[Block], file: Path) -> str | None:
     return None if finished.returncode == 0 else finished.stdout + finished.stderr
 
 
-def main(file: Path) -> None:
+def run_page(number: int, file: Path) -> None:
     blocks = [block for block in blocks_of(file.read_text()) if block.runs]
     namespace: dict[str, Any] = {"__name__": "page"}
     errors = [run_block(block, file, namespace) for block in blocks]
     if any(name.startswith("test_") for name in namespace) and not any(errors):
         errors[-1] = run_tests(blocks, file)
     for block, error in zip(blocks, errors, strict=True):
-        print(json.dumps({"line": block.line, "error": error}), flush=True)
+        print(json.dumps({"page": number, "line": block.line, "error": error}), flush=True)
+
+
+def end_spark() -> None:
+    """The next page begins without the queries, the tables and the formats of this one."""
+    if "pyspark.sql" not in sys.modules:
+        return
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.getActiveSession()
+    if session is not None:
+        for query in session.streams.active:
+            query.stop()
+        session.stop()
+
+
+def clear_up(environment: Mapping[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    for found in Path().iterdir():
+        if found.is_dir():
+            shutil.rmtree(found, ignore_errors=True)
+        else:
+            found.unlink()
+
+
+def main(files: Sequence[Path]) -> None:
+    environment = dict(os.environ)
+    for number, file in enumerate(files):
+        run_page(number, file)
+        end_spark()
+        clear_up(environment)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main([Path(one) for one in sys.argv[1:]])

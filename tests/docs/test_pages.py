@@ -1,6 +1,6 @@
 """The pages as programs: Python and commands that say so run, in order; every command exists.
 
-Each page is a program of its own, run in a folder of its own.
+Each page has a folder, a namespace and a session of Spark to itself.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -43,29 +45,68 @@ def programs(page: Path) -> list[Block]:
 BLOCKS = [(page, block) for page in PAGES for block in programs(page)]
 
 
+class Running:
+    """Pages that one process runs, one after another; who asks for one waits for no later one."""
+
+    def __init__(self, pages: Sequence[Path], folder: Path) -> None:
+        self._pages = list(pages)
+        self._found: dict[tuple[int, int], str | None] = {}
+        words = [sys.executable, "-m", "tests.docs.page_program", *map(str, self._pages)]
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK")}
+        sources = Path(headgate.__path__[0]).parent
+        paths = os.pathsep.join([str(sources), str(ROOT)])
+        self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115  it is closed in `end`
+        self._process = subprocess.Popen(
+            words,
+            cwd=folder,
+            env={**kept, "PYTHONPATH": paths, "PYSPARK_SUBMIT_ARGS": SPARK},
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            text=True,
+        )
+
+    def errors(self, page: Path) -> dict[int, str | None]:
+        """The error of every block of a page, by its line."""
+        number = self._pages.index(page)
+        places = [(number, block.line) for block in programs(page)]
+        assert self._process.stdout is not None
+        while not all(place in self._found for place in places):
+            line = self._process.stdout.readline()
+            if not line:
+                break
+            if line.startswith('{"page"'):
+                entry = json.loads(line)
+                self._found[entry["page"], entry["line"]] = entry["error"]
+        self._said.seek(0)
+        missing = f"the program ended before this block:\n{self._said.read()[-3000:]}"
+        return {line: self._found.get((number, line), missing) for number, line in places}
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+        self._said.close()
+
+
 def run_page(page: Path, folder: Path) -> dict[int, str | None]:
     """The error of every block by its line, after one run of the whole page."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
-    sources = Path(headgate.__path__[0]).parent
-    paths = os.pathsep.join([str(sources), str(ROOT)])
-    finished = subprocess.run(
-        [sys.executable, "-m", "tests.docs.page_program", str(page)],
-        cwd=folder,
-        env={**kept, "PYTHONPATH": paths, "PYSPARK_SUBMIT_ARGS": SPARK},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    lines = [line for line in finished.stdout.splitlines() if line.startswith('{"line"')]
-    found = {entry["line"]: entry["error"] for entry in map(json.loads, lines)}
-    missing = f"the program ended before this block:\n{finished.stderr[-3000:]}"
-    return {block.line: found.get(block.line, missing) for block in programs(page)}
+    folder.mkdir()
+    running = Running([page], folder)
+    try:
+        return running.errors(page)
+    finally:
+        running.end()
 
 
 @pytest.fixture(scope="module")
-def errors(tmp_path_factory: pytest.TempPathFactory) -> object:
-    """The errors of a page; it runs when first asked for."""
-    return cache(lambda page: run_page(page, tmp_path_factory.mktemp(page.stem)))
+def errors(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[Path], dict[int, str | None]]]:
+    """The errors of a page; all that are asked for run from the first one on."""
+    asked = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
+    pages = {one["page"] for one in asked if "block" in one}
+    running = Running([page for page in PAGES if page in pages], tmp_path_factory.mktemp("pages"))
+    yield cache(running.errors)
+    running.end()
 
 
 def block_name(value: object) -> str:
@@ -89,12 +130,12 @@ def test_there_are_programs_to_run() -> None:
 def test_a_block_that_fails_and_a_test_that_fails_are_noticed(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("```python\nx = 1\n```\n\n```python\nassert x == 2\n```\n")
-    found = run_page(page, tmp_path)
+    found = run_page(page, tmp_path / "first")
     assert found[1] is None and "AssertionError" in str(found[5])
     page.write_text("```python\ndef test_it():\n    assert 1 == 2\n```\n")
-    assert "1 failed" in str(run_page(page, tmp_path)[1])
+    assert "1 failed" in str(run_page(page, tmp_path / "second")[1])
     page.write_text("```sh run\nheadgate tables no-store\n```\n")
-    assert "headgate tables no-store" in str(run_page(page, tmp_path)[1])
+    assert "headgate tables no-store" in str(run_page(page, tmp_path / "third")[1])
 
 
 # ---------------------------------------------------------------- commands and files
