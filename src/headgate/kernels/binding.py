@@ -18,7 +18,7 @@ from typing import Any, NoReturn, TypeVar
 
 from headgate.compiling.cache import generated_module
 from headgate.errors import InvariantError
-from headgate.state.compiled import cache_folder, kernel_of, linked
+from headgate.state.compiled import cache_folder, compiled_apart, kernel_of, linked
 from headgate.state.templates import templated
 
 _ROLE = "__headgate_role__"
@@ -36,6 +36,12 @@ def kernel(function: Function) -> Function:
 def part(function: Function) -> Function:
     """Called by kernels, and in need of a program's pieces itself."""
     function.__dict__[_ROLE] = "part"
+    return function
+
+
+def apart(function: Function) -> Function:
+    """A part that is long: kernels of the program call it where it is, see state/apart.py."""
+    function.__dict__[_ROLE] = "apart"
     return function
 
 
@@ -99,6 +105,8 @@ def _over(
     made.__module__ = space["__name__"]
     if function.__dict__[_ROLE] == "kernel":
         return kernel_of(_calling(made, templated(made)), is_kept)
+    if function.__dict__[_ROLE] == "apart":
+        return compiled_apart(_calling(made, templated(made)))
     named = {name: space[name] for name in function.__code__.co_names if name in space}
     if any(value is not own.get(name) or _is_bound(value) for name, value in named.items()):
         return templated(made)

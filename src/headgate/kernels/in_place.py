@@ -9,7 +9,7 @@ back as it was and run by the serial loop, which knows how to name the error.
 from __future__ import annotations
 
 from headgate.kernels.atomics import DONE_COUNT, TAIL
-from headgate.kernels.binding import kernel, list_rows, part, step, undo
+from headgate.kernels.binding import apart, kernel, list_rows, part, step, undo
 from headgate.kernels.frame import (
     COUNT,
     EPOCH,
@@ -62,7 +62,7 @@ def note_row(row: int, write: int, first: int, k: int, frame: int) -> int:
     return k + 1
 
 
-@part
+@apart
 def attempt(i: int, eager: int, frame: int) -> int:
     """One transaction by one thread: its reason code is all that it leaves behind."""
     times, e = fixed(frame, TIMES), event_row(fixed(frame, ORDER), i)

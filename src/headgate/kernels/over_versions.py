@@ -19,7 +19,7 @@ from headgate.kernels.atomics import (
     end_meeting,
     meet,
 )
-from headgate.kernels.binding import kernel, list_units, part, perform
+from headgate.kernels.binding import apart, kernel, list_units, part, perform
 from headgate.kernels.frame import (
     BASES,
     CLAIM,
@@ -156,7 +156,7 @@ def collect(whole: int, frame: int) -> int:
     return 0
 
 
-@part
+@apart
 def try_unit(u: int, keys: int, frame: int) -> int:
     """Run one unit; its code and the rank of that are all that it leaves behind if it fails."""
     i = get(fixed(frame, TRANSACTION_OF), u)

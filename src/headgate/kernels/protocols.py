@@ -28,7 +28,7 @@ from headgate.kernels.atomics import (
     release,
     wait_for,
 )
-from headgate.kernels.binding import approach, gather, kernel, part, point, step, undo
+from headgate.kernels.binding import apart, approach, gather, kernel, part, point, step, undo
 from headgate.kernels.frame import (
     COUNT,
     COUNTS,
@@ -182,7 +182,7 @@ def copy_row(k: int, frame: int) -> None:
     put(words, scratch * width, get(words, scratch * width) & HEADER_ALIVE)
 
 
-@part
+@apart
 def attempt(e: int, i: int, frame: int) -> int:
     """The step of one event over its private slots."""
     own = fixed(frame, OWN)

@@ -3,7 +3,8 @@
 A kernel takes in all that it calls, and is optimised with it. What is long, and the same for all
 programs (a look into an index, a version that is noted), would be optimised and made machine code
 in each kernel of each program: most of the time to compile those that have indexes, windows or
-expiry. So it is compiled once, kept on disk by itself, and called by its name.
+expiry. So it is compiled once, kept on disk by itself, and called by its name. So is the attempt at
+one task, once for a program: by it all ways to go through the tasks call what the user wrote.
 
 Invariant: the name says all that went into the function, in any process; and a kernel that comes
 from the disk is taken only when all that it calls is there under the very names that it has.
