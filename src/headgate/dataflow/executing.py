@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from headgate.compiling.actions import verdict, watched
 from headgate.dataflow.arriving import fitted
 from headgate.dataflow.handles import NodeMeters
+from headgate.dataflow.joined_windows import JoinedCall, KeptContent, joined_calls
 from headgate.dataflow.kept_windows import KeptWindow
 from headgate.dataflow.nodes import Node, Unit
 from headgate.dataflow.order_of_units import ReadTable
@@ -52,6 +53,9 @@ from headgate.state.spaces import Slots, Words
 from headgate.state.table import Table
 from headgate.transactions import Transaction
 
+# What a procedure is called with: batches, a window, or windows beside one another.
+Called: TypeAlias = list[pa.Table] | Slid | JoinedCall
+
 
 class Aborted(Exception):
     """A node does not commit its batch."""
@@ -67,7 +71,7 @@ class UnitRan:
 
     taken: dict[str, int] = field(default_factory=dict)  # by node: how many rows it ran over
     given: dict[str, pa.Table] = field(default_factory=dict)  # by stream
-    windows: dict[str, Windowed] = field(default_factory=dict)  # by node
+    windows: dict[str, Windowed] = field(default_factory=dict)  # by the name it is kept under
     results: dict[str, Recorded] = field(default_factory=dict)  # by transaction
     calls: dict[str, int] = field(default_factory=dict)  # by procedure: how often it was called
 
@@ -93,6 +97,7 @@ class Executing:
         self.now = batches.clock.monotonic
         self._questions: dict[str, KeptQuestions] = {}  # by procedure
         self._kept: dict[str, KeptWindow] = {}  # by node
+        self._joined: dict[str, dict[str, KeptContent]] = {}  # by node, and by window
         self.interrupts: Interrupts = Interrupts()
         self._terms: dict[str, Terms] = {}
         self._plain: dict[str, Terms] = {}
@@ -148,10 +153,14 @@ class Executing:
     ) -> None:
         writes.has_triggers = bool(node.triggers)
         parts: dict[str, list[pa.Table]] = {one.name: [] for one in node.gives}
-        calls: Iterable[list[pa.Table] | Slid] = [taken]
+        calls: Iterable[Called] = [taken]
         if node.window is not None:
             state = ran.windows[node.name] = progress.window(node.name)
             calls = slides(node.window, state, taken[0], self.kept(node))
+        elif node.joined:
+            states = {key: progress.window(key) for key in node.joined}
+            ran.windows |= states
+            calls = joined_calls(node, states, taken, self.kept_joined(node))
         ran.calls[node.name] = 0
         for batches in calls:
             for name, rows in self.called(node, procedure, batches, writes).items():
@@ -171,8 +180,18 @@ class Executing:
             self._kept[node.name] = KeptWindow(window, window.aggregates)
         return self._kept[node.name]
 
+    def kept_joined(self, node: Node) -> Mapping[str, KeptContent]:
+        """The aggregates that are kept of the windows of a node that takes several things."""
+        found = self._joined.get(node.name)
+        if found is None:
+            found = self._joined[node.name] = {
+                key: KeptContent(window.aggregates)
+                for key, window in node.joined.items() if window.aggregates is not None
+            }  # fmt: skip
+        return found
+
     def called(
-        self, node: Node, procedure: Procedure, batches: list[pa.Table] | Slid, writes: Writes
+        self, node: Node, procedure: Procedure, batches: Called, writes: Writes
     ) -> dict[str, pa.Table]:
         """Call the function once; what it gives, by stream."""
         named, given = _arguments(node, procedure, batches)
@@ -328,14 +347,15 @@ class Executing:
 
 
 def _arguments(
-    node: Node, procedure: Procedure, batches: list[pa.Table] | Slid
+    node: Node, procedure: Procedure, batches: Called
 ) -> tuple[Mapping[str, pa.Table], list[pa.Table]]:
-    """The tables of a batch, or of a window, as SQL names them, and those that a function takes."""
+    """The tables of a batch, or of windows, as SQL names them, and those that a function takes."""
     if isinstance(batches, list):
         return batches_of([stream.name for stream in node.streams], batches), batches
     if batches.refused is not None:
         raise Aborted(node, batches.refused)
-    return batches.named(node.streams[0]), batches.arguments(has_rows=procedure.has_rows)
+    named = batches.named(node.streams[0]) if isinstance(batches, Slid) else batches.named()
+    return named, batches.arguments(has_rows=procedure.has_rows)
 
 
 def _reads(procedure: Procedure, writes: Writes) -> ReadTable:

@@ -70,7 +70,10 @@ Payload: parts, then fewer than 64 zeros, each part of
             stays, without its first n rows, and what is held here comes behind it. Inlets of
             dataflows are called "dataflow stream NAME" (held: its rows under way, with "__batch";
             arrivals: its last whole batch) and "dataflow node NAME" (arrivals: the last batch that
-            it is done with; held: the rows of its window). A frame with input has also "input":
+            it is done with; held: the rows of its window). A window that a node takes beside other
+            windows or streams is "dataflow window STREAM of NAME" (held: its rows, from the first
+            of its newest whole content on; arrivals: how many of them had come when it was whole;
+            watermark: the end of its next window of time). A frame with input has also "input":
             rows and "fingerprint": the code's, or null; source, results and inlets are left out
             when they are null or empty. An inlet with a name of "\\0time " and the name of a
             table is no stream's: its watermark is the time by which that table's rows expire. One
