@@ -90,6 +90,14 @@ class Tx:
             return f"{name!r} is a table: declare it, reads=[{name}]"
         return f"{name!r} has the versions of {versioned!r}, which procedures do not read"
 
+    def rows(self, table: Table | str) -> pa.Table:
+        """All rows of a declared table as they are now, own writes with them, in no order.
+
+        Of a small table that is a tenth of the time of a question in SQL.
+        """
+        known = {one.name: one for one in self._procedure.tables}
+        return self._read(self._declared(table, known, "reads", "reads=[...]").name)
+
     def insert(self, table: Table | str, rows: Any) -> int:
         """Add rows, whose keys must be new; columns that they lack take their defaults.
 
@@ -131,16 +139,19 @@ class Tx:
         return f"{self._procedure.told} {self._procedure.name!r}"
 
     def _found(self, table: Any) -> Table:
+        known = {one.name: one for one in self._procedure.writes}
+        return self._declared(table, known, "writes", "writes=[...]")
+
+    def _declared(self, table: Any, known: Mapping[str, Table], what: str, where: str) -> Table:
         self._check()
         if not isinstance(table, Table | str):
             raise InputError(f"{self._where()}: hand in a table or its name, not {shown(table)}")
         name = table if isinstance(table, str) else table.name
-        known = {one.name: one for one in self._procedure.writes}
         if name not in known:
             among = not_among(name, known, "tables that it declares so")
             raise DeclarationError(
-                f"{self._where()} writes the table {name!r}, which it does not declare in "
-                f"writes=[...]; {among}"
+                f"{self._where()} {what} the table {name!r}, which it does not declare in "
+                f"{where}; {among}"
             )
         return known[name]
 

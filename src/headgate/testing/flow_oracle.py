@@ -62,14 +62,19 @@ class OracleTx:
     def sql(self, query: str, parameters: Any = None) -> pa.Table:
         """Run a query over the batch and all tables."""
         with duckdb.connect(":memory:") as connection:
-            for name, table in self._serial.declared.items():
-                rows = self._serial.table(name)
-                if self._part is not None and name in self._part.tables:
-                    rows = own_rows(self._part, rows)
-                connection.register(name, pa.Table.from_pylist(rows, table.schema.arrow))
+            for name in self._serial.declared:
+                connection.register(name, self.rows(name))
             for name, batch in self._batches.items():
                 connection.register(name, batch)
             return connection.sql(query, params=parameters).to_arrow_table()
+
+    def rows(self, table: Table | str) -> pa.Table:
+        """The rows of a table."""
+        name = table if isinstance(table, str) else table.name
+        rows = self._serial.table(name)
+        if self._part is not None and name in self._part.tables:
+            rows = own_rows(self._part, rows)
+        return pa.Table.from_pylist(rows, self._serial.declared[name].schema.arrow)
 
     def insert(self, table: Table, rows: Any) -> int:
         """Add rows."""
