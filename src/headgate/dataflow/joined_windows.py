@@ -14,7 +14,7 @@ row that comes when the end of a window of time is passed is in none that was wh
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
 
 import numpy as np
@@ -137,7 +137,7 @@ class _Bringing:
     def settle(self) -> None:
         """The batch is behind."""
         if self._kept is not None and self._known is not None:
-            self._state.kept = KeptAt(self._kept.version, self._known)
+            self._state.kept = KeptAt(self._kept.version, self._known, self._state.kept.newest)
 
 
 # --- one window -----------------------------------------------------------------------------------
@@ -189,18 +189,39 @@ class _ByRows:
 class _ByTime:
     """A window of time while a batch moves it on: to the end of its newest whole content."""
 
-    def __init__(self, window: Window, state: Windowed, kept: KeptContent | None) -> None:
+    def __init__(
+        self, window: Window, state: Windowed, kept: KeptContent | None, fresh: pa.Table
+    ) -> None:
         self._size, self._slide = window.size.time_us or 1, window.slide.time_us or 1
-        tables, column = _tables(window, state), window.stream.order_by[0]
-        self._state, self._held = state, HeldRows(tables)
-        self._times = times_of(pa.concat_tables([one.select([column]) for one in tables]), column)
+        self._tables, self._column = _tables(window, state), window.stream.order_by[0]
+        self._state, self._held = state, HeldRows(self._tables)
         self._kept = _Bringing(kept, state, self._stage_content)
         self._whole = state.whole
         self._end: int | None = None
         if state.mark_us is not None:
             self._end = state.mark_us - self._slide
-        elif len(self._times):
-            self._end = first_end(self._times, self._slide) - self._slide
+        elif fresh.num_rows:
+            self._end = first_end(times_of(fresh, self._column), self._slide) - self._slide
+        self._is_moved = False
+        self._newest = self._newest_with(fresh)
+
+    @cached_property
+    def _times(self) -> np.ndarray:
+        """The times of all rows, which a window that does not slide need not look at."""
+        times = [one.select([self._column]) for one in self._tables]
+        return times_of(pa.concat_tables(times), self._column)
+
+    @cached_property
+    def _ascends(self) -> bool:
+        """Whether rows came in the order of their times, as they mostly do: nothing is sorted."""
+        return bool((self._times[1:] >= self._times[:-1]).all())
+
+    def _newest_with(self, fresh: pa.Table) -> int | None:
+        """The newest time of its rows."""
+        known = self._state.kept.newest
+        times = self._times if known is None else times_of(fresh, self._column)
+        found = [int(times.max())] if len(times) else []
+        return max([*found, *([] if known is None else [known])], default=None)
 
     @property
     def is_whole(self) -> bool:
@@ -210,15 +231,16 @@ class _ByTime:
     @property
     def newest(self) -> int | None:
         """The time that it has come to; that of rows that were never given stays."""
-        if self._end is None or not len(self._times):
+        if self._end is None or self._newest is None:
             return self._end
-        return max(self._end, int(self._times.max()))
+        return max(self._end, self._newest)
 
     def ends(self, clock: int) -> Iterator[int]:
         """The ends of its next windows, up to the clock, those without rows passed over."""
         if self._end is None or self._end + self._slide > clock:
             return
-        end, times = self._end + self._slide, np.sort(self._times)
+        end, times = self._end + self._slide, self._times
+        times = times if self._ascends else np.sort(times)
         while end <= clock:
             following = int(np.searchsorted(times, end))
             if np.searchsorted(times, end - self._size) < following:
@@ -238,19 +260,23 @@ class _ByTime:
         kept = self._kept.to_slide(len(self._times), more)
         if kept is not None:
             kept.slide_to(end - self._size, end)
-        self._end, self._whole = end, len(self._times)
+        self._end, self._whole, self._is_moved = end, len(self._times), True
 
     def content(self) -> Slid:
         """Its newest whole content; nothing before there is one."""
         return self._kept.slid(partial(self._rows, self._whole, self._end or 0))
 
     def _rows(self, whole: int, end: int) -> pa.Table:
-        order = self._order(0, whole, end - self._size, end)
-        return self._held.whole.take(pa.array(order))
+        return _at(self._held.whole, self._order(0, whole, end - self._size, end))
 
-    def _order(self, first: int, last: int, begin: int, end: int | None) -> np.ndarray:
+    def _order(
+        self, first: int, last: int, begin: int, end: int | None = None
+    ) -> range | np.ndarray:
         """The places of rows from one time to before another, in the order of their times."""
         times = self._times[first:last]
+        if self._ascends:
+            stop = len(times) if end is None else int(np.searchsorted(times, end))
+            return range(first + int(np.searchsorted(times, begin)), first + stop)
         inside = times >= begin
         if end is not None:
             inside &= times < end
@@ -262,13 +288,11 @@ class _ByTime:
         state = self._state
         if self._end is not None:
             state.mark_us, state.whole = self._end + self._slide, self._whole
-            came_late = np.arange(len(self._times)) >= self._whole
-            begin = np.where(came_late, state.mark_us, self._end) - self._size
-            needed = np.flatnonzero(self._times >= begin)
-            state.drops = int(needed[0]) if len(needed) else len(self._times)
-            # A row that is dropped was there when the window was whole, or never will be in one.
-            state.whole = max(state.whole, state.drops)
+        if self._end is not None and self._is_moved:  # no row has come since
+            needed = self._times >= self._end - self._size
+            state.drops = int(np.argmax(needed)) if needed.any() else len(needed)
         self._kept.settle()
+        state.kept = state.kept._replace(newest=self._newest)
 
     def _stage_content(self, kept: KeptContent) -> int:
         if self._end is not None:
@@ -283,15 +307,25 @@ class _ByTime:
     def _stage_between(
         self, kept: KeptContent, first: int, last: int, begin: int, entered: int
     ) -> None:
-        order = self._order(first, last, begin, None)
+        order = self._order(first, last, begin)
         if len(order):
-            rows = _between(self._state, first, last).take(pa.array(order - first))
-            kept.stage_by_time(rows, self._times[order], entered)
+            rows = _at(pa.concat_tables(self._tables), order)
+            times = self._times[order.start : order.stop] if isinstance(order, range) else (
+                self._times[order]
+            )  # fmt: skip
+            kept.stage_by_time(rows, times, entered)
 
 
 def _between(state: Windowed, first: int, last: int) -> pa.Table:
     """Rows of a window by their places."""
     return pa.concat_tables(state.tables).slice(first, last - first)
+
+
+def _at(rows: pa.Table, places: range | np.ndarray) -> pa.Table:
+    """Rows by their places."""
+    if isinstance(places, range):
+        return rows.slice(places.start, len(places))
+    return rows.take(pa.array(places))
 
 
 def _tables(window: Window, state: Windowed) -> list[pa.Table]:
@@ -349,7 +383,7 @@ def joined_calls(
         if rows.num_rows:
             state.added.append(rows)
         if window.size.rows is None:
-            sides.append(_ByTime(window, state, kept.get(key)))
+            sides.append(_ByTime(window, state, kept.get(key), rows))
         else:
             sides.append(_ByRows(window, state, kept.get(key)))
     by_rows = [one for one in sides if isinstance(one, _ByRows)]

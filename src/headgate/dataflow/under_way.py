@@ -61,10 +61,12 @@ def window_inlet(key: str, node: Node) -> str:
 
 
 class KeptAt(NamedTuple):
-    """Which aggregates of a window are those of its rows."""
+    """Which aggregates of a window are those of its rows; and of a joined window of time what need
+    not be looked up in them again."""
 
     version: int
     known: int  # how many of its rows they have, from the first that it had as the epoch began
+    newest: int | None = None  # the newest time of its rows, where that is known
 
 
 NOT_KEPT = KeptAt(-1, 0)
@@ -406,7 +408,7 @@ class UnderWay:
             queue.drop(floor)
         for key, window in self._windows.items():
             (inlet, stream), kept = standing.window_of(key), window.kept
-            standing.kept[key] = KeptAt(kept.version, kept.known - window.drops)
+            standing.kept[key] = kept._replace(known=kept.known - window.drops)
             known = inlets if self._is_logged else moved(
                 {inlet: standing.windows[key]}, {inlet: self._kept(key)}
             )  # fmt: skip
