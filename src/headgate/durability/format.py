@@ -139,10 +139,12 @@ Part: of a store with shards, whose rows are in no frame of the log. One file, w
     header  magic "HGpt", version, kind 1, u64 epoch (that it was written for), u64 store, u64
             lineage, u64 body length, u64 body checksum (xxh3_64, seed 0), u64 zero, u64 checksum:
             this last one is the part's mark
-    body    u64 length, JSON {"tables": [[name, length with zeros], ...], "said": {...}}, zeros up
-            to a multiple of 64; then each table as an Arrow IPC stream with zeros likewise
+    body    u64 length, JSON {"tables": [[name, length with zeros], ...], "said": {...}}, which may
+            end with spaces, zeros up to a multiple of 64; then each table as an Arrow IPC stream
+            with zeros likewise
     A part is named SHARD-RUN-EPOCH-SHARE-ATTEMPT.part: the run is a number of the process that
-    commits, the attempt one of the task that wrote it, so that no two writers share a name. It
+    commits, the attempt one of the task that wrote it, so that no two writers share a name. It has
+    it from its first byte on: what is not whole yet is named by no record, either. It
     counts when the log names it: rows of the table "__parts", changed by the same frame that holds
     the results.
     Columns: shard (one more than the last is what all shards have), epoch, kind ("changes" or

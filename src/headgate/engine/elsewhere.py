@@ -20,13 +20,30 @@ if TYPE_CHECKING:
     from headgate.durability import StoreReader
     from headgate.engine.journal import Guard, Journal
     from headgate.engine.memory import Memory
+    from headgate.parallel.decision import Decision
     from headgate.query.sql import Parameters
+    from headgate.state.spaces import Slots
     from headgate.state.table import Table
     from headgate.transactions import Transaction
 
 
 # Commit rows of a table that were placed: what the log is to name.
 CommitPlaced = Callable[[str, Mapping[str, pa.RecordBatch]], None]
+
+
+class WholeHere(Protocol):
+    """A plain batch that runs in this process after all, over a copy of the rows."""
+
+    executor: Executor  # over these rows
+    decision: Decision
+
+    def begin(self) -> None:
+        """The events run next."""
+        ...
+
+    def end(self, changed: Mapping[str, Slots], events: int) -> Mapping[str, pa.RecordBatch]:
+        """So many events have run, and these rows are others; what the log is to name of it."""
+        ...
 
 
 class Elsewhere(Protocol):
@@ -67,6 +84,11 @@ class Elsewhere(Protocol):
 
         `times` are those of the tables whose rows expire, before the batch.
         """
+        ...
+
+    def whole(self, terms: Terms, events: int, epoch: int) -> WholeHere | None:
+        """Who runs the batch of an epoch here, if it is plain; None where its events say more of
+        where it should run than their number."""
         ...
 
     def explain(self, terms: Terms, events: pa.Table, executor: Executor) -> Figures:
