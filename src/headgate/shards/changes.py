@@ -22,7 +22,7 @@ from headgate.state.spaces import Slots
 from headgate.state.version_rows import VersionRows
 
 
-class Changes:
+class ShardChanges:
     """What a batch changed in the rows of shards: dealt out at once, gathered one by one."""
 
     def __init__(

@@ -36,7 +36,7 @@ from headgate.execution.expiring import Expiring
 from headgate.execution.program import Program
 from headgate.io import Disk, RealDisk
 from headgate.parallel.scheme import SERIAL
-from headgate.shards.changes import Changes, alive_of, dealt_rows
+from headgate.shards.changes import ShardChanges, alive_of, dealt_rows
 from headgate.shards.placement import Placement
 from headgate.shards.warm import (
     ROWS,
@@ -433,7 +433,7 @@ class Task:
         self, changed: Mapping[str, Slots]
     ) -> tuple[PartName | None, dict[int, dict[str, int]]]:
         """Write what a batch changed as a part; by part of rows, how much each has grown."""
-        changes = Changes(self._rows, self._worker.placement, changed)
+        changes = ShardChanges(self._rows, self._worker.placement, changed)
         if changes.is_empty:
             return None, {}
         source = self._source
