@@ -202,6 +202,7 @@ class Executing:
             with self._guard.inside(), watched() as made:
                 answer = procedure.function(*given, tx)
             writes.turn.check()
+            tx.check_program()
             reason = tx.failure or verdict(answer, made)
             if reason is not None:
                 raise Aborted(node, reason)
@@ -212,6 +213,7 @@ class Executing:
             raise Aborted(node, str(error)) from error
         except Exception as error:
             self._check_interrupt(error)
+            tx.check_program()
             raise Aborted(node, tx.failure or error_reason(error)) from error
         finally:
             tx.close()
@@ -230,11 +232,13 @@ class Executing:
             try:
                 with self._guard.inside(), watched() as made:
                     answer = trigger.function(rows, tx)
+                tx.check_program()
                 reason = tx.failure or verdict(answer, made)
             except (DeclarationError, StoreError, WriteRefused):
                 raise
             except Exception as error:
                 self._check_interrupt(error)
+                tx.check_program()
                 reason = tx.failure or error_reason(error)
             finally:
                 tx.close()
