@@ -134,7 +134,9 @@ class Sharding:
     ) -> None:
         store = journal.store
         if store is None:
-            self.refuse("shards= with path=None")
+            raise InputError(
+                "a store of shards is a folder that executors see: give its path, not None"
+            )
         self._memory, self._guard = memory, guard
         self.source = Source(store.disk, store.path, store.lineage)
         self._run = f"{store.disk.token():016x}"
