@@ -20,7 +20,7 @@ import xxhash
 
 from headgate.durability import format as layout
 from headgate.durability.lineage import Lineage
-from headgate.errors import DamageError
+from headgate.errors import DamageError, check_invariant
 from headgate.io import Disk, make_folders, replace_file
 
 _LENGTH = struct.Struct("<Q")
@@ -129,6 +129,7 @@ def write_part_as_made(
             index.append((one, size))
             place += size
         text = _index(index, said).ljust(room)  # JSON may end with spaces
+        check_invariant(len(text) == room, "a part has other tables than it was to have")
         begin = (_LENGTH.pack(room) + text).ljust(first, b"\0")
         header = _header([begin, *bodies], lineage, epoch, place)
         opened.write(0, header, begin)
