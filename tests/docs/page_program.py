@@ -4,20 +4,18 @@ usage: page_program.py FILE [FILE ...]
 
 Prints one JSON line per block: the number of its page, its line, and its error or null. The tests
 that the blocks define are run at the end of the page, by pytest, as the one file that they make.
-A page has the environment, the folder, which is emptied behind it, and a session of Spark to
-itself; the process, and so Java, is that of all: to start them takes longer than most pages.
+A page has the folder, which is emptied behind it, and a session of Spark to itself; the process, and so Java, is that of all: to start them takes longer than most pages.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import shutil
 import subprocess
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,9 +77,7 @@ def end_spark() -> None:
         session.stop()
 
 
-def clear_up(environment: Mapping[str, str]) -> None:
-    os.environ.clear()
-    os.environ.update(environment)
+def clear_up() -> None:
     for found in Path().iterdir():
         if found.is_dir():
             shutil.rmtree(found, ignore_errors=True)
@@ -90,11 +86,10 @@ def clear_up(environment: Mapping[str, str]) -> None:
 
 
 def main(files: Sequence[Path]) -> None:
-    environment = dict(os.environ)
     for number, file in enumerate(files):
         run_page(number, file)
         end_spark()
-        clear_up(environment)
+        clear_up()
 
 
 if __name__ == "__main__":

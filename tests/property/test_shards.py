@@ -113,31 +113,39 @@ def test_routed_events_that_create_move_and_delete_do_too(data: st.DataObject) -
     engine.close()
 
 
+@pytest.mark.parametrize("name", ["mixed", "move", "drop"])
 def test_plain_batches_in_the_driver_and_others_in_tasks_follow_each_other(
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ends, end = [], WholeBatch.end
     monkeypatch.setattr(WholeBatch, "end", lambda *given: (ends.append(1), end(*given))[1])
-    tables, forms = [straight.boxes, straight.cells], straight.MIXED
-    rows = {"boxes": straight.FIRST["boxes"], "cells": straight.CELLS}
-    options: dict[str, Any] = {"order_by": "ts", "route_by": "kind"}
-    events = st.lists(straight.mixed_events(), min_size=1, max_size=4)
+    options: dict[str, Any] = {"order_by": "ts"}
+    if name == "mixed":  # few of these batches are plain
+        tables, rows = [straight.boxes, straight.cells], {"cells": straight.CELLS}
+        forms, asked = list(straight.MIXED.values()), straight.MIXED
+        batches, options = straight.mixed_events(), {**options, "route_by": "kind"}
+    else:
+        tables, rows = [straight.boxes, straight.plain], {"plain": straight.FIRST["plain"]}
+        asked = straight.FORMS[name]
+        forms, batches = [asked], straight.tables().filter(straight.is_shown)
+    rows["boxes"] = straight.FIRST["boxes"]
 
-    @making.examples(20)
+    @making.examples(20 if name == "mixed" else 8)
     @given(data=st.data())
     def check(data: st.DataObject) -> None:
-        engine, one, oracle = opened(tables, list(forms.values()), rows, data)
-        for number, batch in enumerate(data.draw(events, "batches")):
+        engine, one, oracle = opened(tables, forms, rows, data)
+        given = data.draw(st.lists(batches, min_size=1, max_size=4), "batches")
+        for number, batch in enumerate(given):
             choose(engine, data, first=not number)
-            found, same = engine.run(forms, batch, **options), one.run(forms, batch, **options)
-            expected = oracle.run(forms, batch.to_pylist(), **options)
+            found, same = engine.run(asked, batch, **options), one.run(asked, batch, **options)
+            expected = oracle.run(asked, batch.to_pylist(), **options)
             assert results_difference(found, expected) is None
             assert same_bytes(decoded(found), decoded(same))
             compare(engine, one, oracle)
         engine.close()
 
     check()
-    assert ends
+    assert ends or name == "mixed"
 
 
 @making.examples(8)

@@ -187,8 +187,9 @@ def sharded(
             f"{type(spark).__module__}.{type(spark).__name__}"
         )
     elsewhere = Sharding(SparkTasks(spark), count)
+    if path is None:
+        raise InputError("a store of shards is a folder that executors see: give its path, not None")
     refused = {
-        "path=None": path is None,
         "recovery='weak'": recovery != "strong",
         "dataflows=": dataflows != (),
         "disk=": disk is not None,
