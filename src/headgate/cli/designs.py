@@ -140,7 +140,10 @@ def design(declared: Found, request: DesignRequest) -> Designed:
 def _unfit(declared: Found) -> Iterable[str]:
     """Why the store cannot have shards yet, whatever the design."""
     if declared.flows:
-        yield "dataflows are not there for an engine with shards yet: their nodes go to workers"
+        yield (
+            "of an engine with shards dataflows run in the driver, over its copy of the tables "
+            "that they name: their nodes go to its workers"
+        )
     try:
         refuse_unfit(declared.tables)
     except DeclarationError as error:

@@ -32,6 +32,7 @@ from headgate.dataflow.under_way import UnderWay, Windowed
 from headgate.dataflow.windows import Slid, slides
 from headgate.dataflow.writes import WriteRefused, Writes
 from headgate.engine.batch import Batches
+from headgate.engine.elsewhere import RowsForFlows
 from headgate.engine.journal import Guard
 from headgate.engine.parts import EpochParts
 from headgate.engine.straight_path import Until
@@ -86,9 +87,11 @@ class Attempted(NamedTuple):
 class Executing:
     """Runs the units of an engine's dataflows; under its lock."""
 
-    def __init__(self, batches: Batches, meters: NodeMeters, guard: Guard) -> None:
+    def __init__(
+        self, batches: Batches, rows: RowsForFlows, meters: NodeMeters, guard: Guard
+    ) -> None:
         self._batches, self._guard = batches, guard
-        self._parts = EpochParts(batches.executor, guard)
+        self._parts = EpochParts(rows.executor, guard)
         self.meters: NodeMeters = meters
         self.now = batches.clock.monotonic
         self._questions: dict[str, KeptQuestions] = {}  # by procedure

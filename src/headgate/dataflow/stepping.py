@@ -43,6 +43,7 @@ from headgate.engine.reading import ahead_of_readers
 from headgate.engine.rerun import Border
 from headgate.errors import InvariantError
 from headgate.query.mirror import Mirror
+from headgate.transactions import Transaction
 
 LOG = logging.getLogger("headgate.dataflow")
 
@@ -88,7 +89,10 @@ class Stepping:
         self.standing: Standing = Standing(graph, by_arrival=not self._is_weak)
         self.same: SameColumns = SameColumns()
         self.meters: NodeMeters = NodeMeters()
-        self._executing = Executing(batches, self.meters, guard)
+        transactions = [one.step for one in graph.order if isinstance(one.step, Transaction)]
+        tables = {table.name: table for node in graph.order for table in node.tables}
+        self._rows = batches.flow_rows(tables.values(), transactions)
+        self._executing = Executing(batches, self._rows, self.meters, guard)
         self.interrupts: Interrupts = self._executing.interrupts
 
     def close(self) -> None:
@@ -97,10 +101,15 @@ class Stepping:
 
     def read(self, name: str) -> pa.Table:
         """The rows of a table as they are; under the engine's lock."""
-        mirror = self._mirrors.get(name)
-        if mirror is None:
-            mirror = self._mirrors[name] = watched(self._memory.rows[name])
+        rows, mirror = self._rows.tables[name], self._mirrors.get(name)
+        if mirror is None or mirror not in rows.watchers:  # which are none of rows made anew
+            mirror = self._mirrors[name] = watched(rows)
         return mirror.table()
+
+    def _have_rows(self, unit: Unit) -> None:
+        """What a unit runs over is here, or it is said why not, before anything runs."""
+        if any(node.tables for node in unit.nodes):
+            _ = self._rows.tables
 
     def under_way(self) -> UnderWay:
         """What is under way, for an epoch to change; under the engine's lock."""
@@ -119,6 +128,7 @@ class Stepping:
             with self._lock:  # not between another's commit and what it notes of it
                 progress = self.under_way()
                 _check_next(unit, number, progress)
+                self._have_rows(unit)
             try:
                 return self._run(unit, progress, Recorder(self.same), turn)
             except Restarted:
@@ -140,13 +150,15 @@ class Stepping:
         recorder, progress = Recorder(self.same), self.under_way()
         if arrival is not None:
             take(arrival, progress, recorder)
+        if unit is not None:
+            self._have_rows(unit)
         return self._run(unit, progress, recorder, OwnTurn(self.read), arrival, behind)
 
     def _run(
         self, unit: Unit | None, progress: UnderWay, recorder: Recorder, turn: OwnTurn,
         arrival: Arrival | None = None, behind: Behind | None = None,
     ) -> Stepped:  # fmt: skip
-        writes, batch, origin = Writes(self._memory, turn, self._checks), 0, None
+        writes, batch, origin = Writes(self._memory, self._rows, turn, self._checks), 0, None
         error: BaseException | None = None
         if unit is not None:
             batch = progress.next_of(unit)
@@ -210,6 +222,7 @@ class Stepping:
             if unit is None:
                 return None
             try:
+                self._have_rows(unit)
                 self._execute_all(unit, progress, writes, recorder)
                 ran = unit
             except Exception as error:

@@ -12,7 +12,7 @@ a row and that point, the engine stops: what is in memory is then in doubt, and 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
@@ -25,7 +25,7 @@ from headgate.engine.calls.few import FewCalls
 from headgate.engine.calls.keyed import keyed, keyed_few
 from headgate.engine.calls.values import FewEvents
 from headgate.engine.declaring.declarations import DeclaredStreams
-from headgate.engine.elsewhere import Elsewhere
+from headgate.engine.elsewhere import Elsewhere, RowsForFlows
 from headgate.engine.events import carried_kinds, with_nulls
 from headgate.engine.executors import Executors
 from headgate.engine.journal import EngineLock, Guard, Journal, OpenRecord
@@ -55,7 +55,9 @@ from headgate.engine.terms import Origin, Terms
 from headgate.io import Clock
 from headgate.isolation.levels import Execution, Executor
 from headgate.parallel.figures import Figures
+from headgate.state.rows import TableRows
 from headgate.state.spaces import EventRows, Slots
+from headgate.state.table import Table
 from headgate.transactions import Transaction
 
 NO_BORDER = Border()
@@ -84,6 +86,18 @@ class Lazy(Protocol):
     def batch(self) -> pa.RecordBatch: ...
 
     def logged(self) -> Changes: ...
+
+
+class RowsHere(NamedTuple):
+    """The rows of an engine that has them in its own memory, as dataflows run over them."""
+
+    tables: Mapping[str, TableRows]
+    executor: Callable[..., Executor]
+    is_by_key: bool = False
+
+    def hand_over(self, epoch: int, changed: Mapping[str, Slots]) -> dict[str, pa.RecordBatch]:
+        """The log has them, and nothing else does."""
+        return {}
 
 
 class Called(NamedTuple):
@@ -126,6 +140,7 @@ class Batches:
         self.executors: Executors = Executors(memory.rows, memory.pool, clock)
         self._few: dict[Transaction, FewCalls] = {}
         self.expiry = self.streams.expiry
+        self._flow_rows: RowsForFlows = RowsHere(memory.rows, self.executor)
 
     # --- what comes in ------------------------------------------------------------------------
 
@@ -383,6 +398,14 @@ class Batches:
         """Whether there is a store, and so somebody who reads what is logged."""
         return self._journal.store is not None
 
+    def flow_rows(
+        self, tables: Iterable[Table], transactions: Sequence[Transaction]
+    ) -> RowsForFlows:
+        """The rows that dataflows over these tables run over."""
+        if self._elsewhere is not None:
+            self._flow_rows = self._elsewhere.flow_rows(tables, transactions)
+        return self._flow_rows
+
     def commit_flow(
         self,
         changed: Mapping[str, Slots],
@@ -392,8 +415,12 @@ class Batches:
         border: Border,
     ) -> None:
         """Commit what executions of a dataflow did as one epoch, but for the wait for its sync."""
-        logged = None if results is None or not self.is_durable else results.logged()
-        self._commit(Changed(changed), logged, origin, inlets, border, {}, None, later=False)
+        logged, named = None, dict[str, pa.RecordBatch]()
+        if results is not None and self.is_durable:
+            logged = results.logged()
+        if self._elsewhere is not None and changed:
+            named, changed = self._flow_rows.hand_over(self._memory.epoch + 1, changed), {}
+        self._commit(Changed(changed), logged, origin, inlets, border, named, None, later=False)
         if not self.is_durable and results is not None:
             self._memory.keep_results(results)
 

@@ -6,7 +6,7 @@ the rows are. Invariant: nothing that ran elsewhere counts before this process's
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import pyarrow as pa
@@ -21,12 +21,39 @@ if TYPE_CHECKING:
     from headgate.engine.journal import Guard, Journal
     from headgate.engine.memory import Memory
     from headgate.query.sql import Parameters
+    from headgate.state.rows import TableRows
+    from headgate.state.spaces import Slots
     from headgate.state.table import Table
     from headgate.transactions import Transaction
 
 
 # Commit rows of a table that were placed: what the log is to name.
 CommitPlaced = Callable[[str, Mapping[str, pa.RecordBatch]], None]
+
+
+class RowsForFlows(Protocol):
+    """The rows that dataflows run over: in this process, wherever the engine has its own."""
+
+    @property
+    def is_by_key(self) -> bool:
+        """Whether rows are known by their keys alone where the engine has its own: then no slot
+        may be of one row before an epoch, and of another behind it."""
+        ...
+
+    @property
+    def tables(self) -> Mapping[str, TableRows]:
+        """Those of the engine's epoch, with what the one that is under way did to them so far;
+        asked for under the engine's lock."""
+        ...
+
+    def executor(self, transactions: Sequence[Transaction], updates: bool = False) -> Executor:
+        """Who runs a set of transactions over them, made and compiled once."""
+        ...
+
+    def hand_over(self, epoch: int, changed: Mapping[str, Slots]) -> dict[str, pa.RecordBatch]:
+        """What the log is to name of an epoch that changed these slots, where their rows are
+        elsewhere."""
+        ...
 
 
 class Elsewhere(Protocol):
@@ -71,6 +98,12 @@ class Elsewhere(Protocol):
 
     def explain(self, terms: Terms, events: pa.Table, executor: Executor) -> Figures:
         """The figures of the graph that events would make now; nothing runs."""
+        ...
+
+    def flow_rows(
+        self, tables: Iterable[Table], transactions: Sequence[Transaction]
+    ) -> RowsForFlows:
+        """The rows that dataflows over these tables run over, by these transactions with them."""
         ...
 
     def load(self, name: str, given: Any, mode: str, commit: CommitPlaced) -> int:

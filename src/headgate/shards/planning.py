@@ -18,7 +18,8 @@ from headgate.execution.program import Program
 from headgate.parallel.decision import Decision
 from headgate.shards.components import CROSS, Components, Touched
 from headgate.shards.placement import EVERYWHERE
-from headgate.shards.share import ShareReport, Timing, keys_of
+from headgate.shards.share import ShareReport, Timing
+from headgate.shards.warm import keys_of
 from headgate.state.spaces import EventRows
 
 WHOLE_SECONDS = 0.02  # of a batch in the driver beside its events, before it was measured

@@ -41,6 +41,7 @@ from headgate.query.sql import Parameters
 from headgate.query.store_tables import row_bytes
 from headgate.shards.components import find_components, homes_alone, touched_rows
 from headgate.shards.epoch_run import EpochRun, checked, place_rows
+from headgate.shards.flow_rows import FlowRows
 from headgate.shards.placement import (
     EVERYWHERE,
     beyond_shards,
@@ -122,6 +123,11 @@ class Sharding:
             "without shards="
         )
 
+    @property
+    def tables(self) -> Mapping[str, Table]:
+        """All tables of the engine, those of versions with them."""
+        return self._tables
+
     def begin(
         self,
         memory: Memory,
@@ -192,7 +198,7 @@ class Sharding:
         self._due.note(plan, reports, epoch_run.shards)
         execution = epoch_run.gathered(program, reports)
         found = [report for _, report in reports]
-        named = self._name(epoch, found)
+        named = self.name(epoch, found)
         self._note(plan, found, time.perf_counter() - began - epoch_run.job_seconds)
         return replace(execution, named=named)
 
@@ -219,11 +225,9 @@ class Sharding:
 
     def _fits_here(self) -> bool:
         """Whether the driver may hold all rows: about their words, and those of an index."""
-        counts, tables = self._memory.counts(), self._tables
-        bytes_each = {name: row_bytes(len(list(table.schema))) for name, table in tables.items()}
-        return sum(bytes_each[name] * counts[name] for name in tables) <= self._driver_bytes_max
+        return self.bytes_of(self._tables.values()) <= self._driver_bytes_max
 
-    def _name(self, epoch: int, reports: Iterable[ShareReport]) -> dict[str, pa.RecordBatch]:
+    def name(self, epoch: int, reports: Iterable[ShareReport]) -> dict[str, pa.RecordBatch]:
         """What the log is to name of an epoch; all else of it is removed."""
         parts, images = [], []
         for report in reports:
@@ -281,6 +285,26 @@ class Sharding:
                 rows.put(name, found, epoch)
         return figures_of(terms, events, rows.executor(transactions, updates=False))
 
+    # --- dataflows ----------------------------------------------------------------------------
+
+    def flow_rows(self, tables: Iterable[Table], transactions: Sequence[Transaction]) -> FlowRows:
+        return FlowRows(self, [table.name for table in tables], transactions)
+
+    @property
+    def epoch(self) -> int:
+        """The engine's epoch."""
+        return self._memory.epoch
+
+    def bytes_of(self, tables: Iterable[Table]) -> int:
+        """About how many bytes the rows of these tables take in memory."""
+        counts = self._memory.counts()
+        return sum(row_bytes(len(list(one.schema))) * counts[one.name] for one in tables)
+
+    def note_flow(self, tables: Iterable[str]) -> None:
+        """A dataflow changed rows of these tables: when the next of them is due is not known."""
+        for name in tables:
+            self._due.forget(name)
+
     # --- loading ------------------------------------------------------------------------------
 
     def load(self, name: str, given: Any, mode: str, commit: CommitPlaced) -> int:
@@ -305,7 +329,7 @@ class Sharding:
         loaded = sum(report.events for report in reports)
         self._due.forget(name)
         if loaded:
-            commit(name, self._name(epoch, reports))
+            commit(name, self.name(epoch, reports))
         return loaded
 
     def _place_frame(self, epoch: int, frame: Any, name: str) -> list[ShareReport]:

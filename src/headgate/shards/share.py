@@ -35,7 +35,6 @@ from headgate.errors import HeadgateError, InputError, StoreError
 from headgate.execution.expiring import Expiring
 from headgate.execution.program import Program
 from headgate.io import Disk, RealDisk
-from headgate.isolation.levels import Execution
 from headgate.parallel.scheme import SERIAL
 from headgate.shards.placement import Placement
 from headgate.shards.warm import (
@@ -47,16 +46,17 @@ from headgate.shards.warm import (
     ShardRows,
     Source,
     Tentative,
+    alive_slots,
     bring,
+    keys_of,
+    settled,
     size_of,
 )
 from headgate.shards.warm_files import WarmFiles
-from headgate.state.columns import to_arrow
 from headgate.state.due_rows import due_rows
 from headgate.state.fitting import one_array
 from headgate.state.index import count_alive
-from headgate.state.layout import HEADER_ALIVE
-from headgate.state.rows import TableRows, stored_column
+from headgate.state.rows import TableRows
 from headgate.state.spaces import Slots
 from headgate.state.table import Table
 from headgate.state.version_rows import VersionRows
@@ -241,7 +241,7 @@ class ShareWorker:
         rows, brought = self._brought(share, shard)
         bringing = time.perf_counter() - began
         source = Source(self.disk, share.path, share.lineage)
-        task = _Task(self, share, rows, attempt, source)
+        task = ShareTask(self, share, rows, attempt, source)
         images = task.images(shard)
         if given is None:
             given = source.read(share.given).tables if share.given is not None else {}
@@ -260,7 +260,7 @@ class ShareWorker:
         for name in share.rows:
             for table, given in source.read(name).tables.items():
                 rows.put(table, given, 0)
-        task = _Task(self, share, rows, attempt, source)
+        task = ShareTask(self, share, rows, attempt, source)
         given = source.read(share.given).tables if share.given is not None else {}
         report = task.run_events(given.get(EVENTS))
         rows.clear()
@@ -292,7 +292,7 @@ def _key(share: BatchShare, shard: int) -> Held:
     return (share.lineage.store, share.lineage.id, share.mark, shard)
 
 
-class _Task:
+class ShareTask:
     """One share at work: where its rows are, and under which names it writes."""
 
     def __init__(
@@ -337,9 +337,7 @@ class _Task:
 
     def _behind(self, part: int) -> int:
         """About how much there is to read behind the last image of a part of rows."""
-        names = [name for link in self._share.histories[part].links for name in link.parts]
-        shards = self._worker.placement.count
-        return sum(PART_BYTES + one.bytes // (shards if _is_of_many(one) else 1) for one in names)
+        return bytes_behind(self._share.histories[part], self._worker.placement.count)
 
     def _image(self, part: int) -> PartName:
         placement = self._worker.placement
@@ -353,10 +351,10 @@ class _Task:
     def _of(self, part: int, rows: TableRows) -> Slots:
         """The live rows of a part of rows; a share of all shards has those of others, too."""
         if self._share.shard != WHOLE or part == self._worker.placement.everywhere:
-            return _alive(rows)
+            return alive_slots(rows)
         name = rows.table.name
         if name not in self._parts:
-            self._parts[name] = self._split(rows, _alive(rows))
+            self._parts[name] = self._split(rows, alive_slots(rows))
         return self._parts[name].get(part, np.zeros(0, np.int64))
 
     def hand_out(self, given: Mapping[str, pa.Table]) -> dict[int, PartName]:
@@ -407,18 +405,25 @@ class _Task:
         table, told = pa.Table.from_batches([results]), None
         if share.shard != WHOLE:
             told = self._write("results", {RESULTS: table}, is_kept=False)
-        changes, grown = self._changes(execution)
+        part, grown = self.hand_over(execution.changed)
         due = {} if share.timing is None else self._next_due(program)
-        part = self._write("part", changes) if grown else None
-        if part is not None:
-            self._rows.tentative = Tentative(part.file, frozenset(grown))
-            self._rows.behind += part.bytes
-        self._rows.settle()
         return ShareReport(
             share.number, part, told, table if told is None else None, grown,
             expired=execution.expired, overdue=execution.overdue, next_due=due,
             events=events.num_rows, seconds=seconds, place=here(),
         )  # fmt: skip
+
+    def hand_over(
+        self, changed: Mapping[str, Slots]
+    ) -> tuple[PartName | None, dict[int, dict[str, int]]]:
+        """Write what was changed in the rows as a part, which the log may name."""
+        changes, grown = self._changes(changed)
+        part = self._write("part", changes) if grown else None
+        if part is not None:
+            self._rows.tentative = Tentative(part.file, frozenset(grown))
+            self._rows.behind += part.bytes
+        self._rows.settle()
+        return part, grown
 
     def _expiring(self, program: Program, events: pa.Table) -> Expiring | None:
         """What may expire while these events run, each as late as it was among all of its batch."""
@@ -442,20 +447,23 @@ class _Task:
         }
 
     def _changes(
-        self, execution: Execution
+        self, changed: Mapping[str, Slots]
     ) -> tuple[dict[str, pa.Table], dict[int, dict[str, int]]]:
         """The changed rows by the part of rows that they belong to, and how much each has grown."""
         tables: dict[str, pa.Table] = {}
         grown: dict[int, dict[str, int]] = {}
-        for name, slots in execution.changed.items():
+        for name, slots in changed.items():
             rows = self._rows.tables[name]
             created = np.concatenate([*rows.created, slots[:0]])
             stay = not len(created) and count_alive(rows.words, slots) == len(slots)
             for part, mine in self._split(rows, slots).items():
-                there, gone, more = (mine, mine[:0], 0) if stay else _settled(rows, mine, created)
+                there, gone, more = (mine, mine[:0], 0) if stay else settled(rows, mine, created)
                 grown.setdefault(part, {})[name] = more
                 if isinstance(rows, VersionRows):
                     gone = rows.ended(there, gone)
+                elif len(gone):  # a row may be there again, in another slot
+                    keys = np.ascontiguousarray(rows.words[gone, 1 : 1 + len(rows.table.key)].T)
+                    gone = gone[rows.find(keys, np.zeros(len(gone), np.uint8)) < 0]
                 if len(there):
                     tables[f"{ROWS}/{part}/{name}"] = pa.Table.from_batches([rows.arrow(there)])
                 if len(gone):
@@ -473,26 +481,10 @@ class _Task:
         return placement.dealt(rows, slots)
 
 
-def _settled(rows: TableRows, slots: Slots, created: Slots) -> tuple[Slots, Slots, int]:
-    """Which of these rows are there now, which are gone, and how many more there are."""
-    alive = (rows.words[slots, 0] & HEADER_ALIVE) != 0
-    is_new = np.isin(slots, created)
-    more = np.count_nonzero(alive & is_new) - np.count_nonzero(~alive & ~is_new)
-    return slots[alive], slots[~alive], int(more)
-
-
-def keys_of(rows: TableRows, slots: Slots) -> pa.Table:
-    """The keys of the rows in these slots, whether they are alive or not."""
-    arrays = [
-        to_arrow(stored_column(rows.column(one.name, slots), one.type), one.type, rows.pool)
-        for one in rows.table.key_columns
-    ]
-    return pa.table(arrays, names=[one.name for one in rows.table.key_columns])
-
-
-def _alive(rows: TableRows) -> Slots:
-    found: Slots = np.flatnonzero(rows.words[: rows.count, 0] & HEADER_ALIVE)
-    return found
+def bytes_behind(history: PartHistory, shards: int) -> int:
+    """About how much there is to read behind the image of a part of rows."""
+    names = [name for link in history.links for name in link.parts]
+    return sum(PART_BYTES + one.bytes // (shards if _is_of_many(one) else 1) for one in names)
 
 
 def here() -> str:

@@ -27,10 +27,10 @@ from headgate.engine.memory import POOL_SLACK, rows_of
 from headgate.execution.program import Program
 from headgate.io import Disk
 from headgate.isolation.levels import Executor
-from headgate.state.columns import to_stored
+from headgate.state.columns import to_arrow, to_stored
 from headgate.state.layout import HEADER_ALIVE
 from headgate.state.row_history import ENDING, NUMBER
-from headgate.state.rows import TableRows
+from headgate.state.rows import TableRows, stored_column
 from headgate.state.spaces import Slots
 from headgate.state.stored_names import Storage
 from headgate.state.strings import StringPool
@@ -95,6 +95,8 @@ class ShardRows:
         rows.created = []
         for one in rows.ordered.values():
             one.follow(slots, before)
+        for one in rows.watchers:
+            one.note(slots)
 
     def _put_first(self, rows: TableRows, given: pa.Table, epoch: int) -> Slots:
         """Have the first rows of a table, in which each key is once, and their index at once."""
@@ -114,6 +116,8 @@ class ShardRows:
         rows.refills += 1
         for one in rows.ordered.values():
             one.follow(slots, before)
+        for one in rows.watchers:
+            one.note(slots)
 
     def put_and_remove(self, name: str, told: Mapping[str, pa.Table], epoch: int) -> None:
         """What is told of a table: rows as they are now, and keys of those that are gone."""
@@ -190,6 +194,7 @@ class ShardRows:
                 rows.created, rows.taken = [], []
                 rows.ordered.clear()
                 rows.kept.clear()
+                rows.watchers.clear()  # they have what is no more
         self.digests, self.tentative = {}, None
 
     def settle(self) -> None:
@@ -199,6 +204,28 @@ class ShardRows:
             used = [codes for rows in self.tables.values() for codes in rows.text_codes()]
             self.pool.compact(used)
             self._pool_used = self.pool.count
+
+
+def settled(rows: TableRows, slots: Slots, created: Slots) -> tuple[Slots, Slots, int]:
+    """Which of these rows are there now, which are gone, and how many more there are."""
+    alive = (rows.words[slots, 0] & HEADER_ALIVE) != 0
+    is_new = np.isin(slots, created)
+    more = np.count_nonzero(alive & is_new) - np.count_nonzero(~alive & ~is_new)
+    return slots[alive], slots[~alive], int(more)
+
+
+def alive_slots(rows: TableRows) -> Slots:
+    found: Slots = np.flatnonzero(rows.words[: rows.count, 0] & HEADER_ALIVE)
+    return found
+
+
+def keys_of(rows: TableRows, slots: Slots) -> pa.Table:
+    """The keys of the rows in these slots, whether they are alive or not."""
+    arrays = [
+        to_arrow(stored_column(rows.column(one.name, slots), one.type), one.type, rows.pool)
+        for one in rows.table.key_columns
+    ]
+    return pa.table(arrays, names=[one.name for one in rows.table.key_columns])
 
 
 @dataclass

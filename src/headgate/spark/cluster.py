@@ -190,7 +190,7 @@ def sharded(
     refused = {
         "path=None": path is None,
         "recovery='weak'": recovery != "strong",
-        "dataflows=": dataflows != (),
+        "dataflows= with recovery='weak'": recovery != "strong" and dataflows != (),
         "disk=": disk is not None,
     }
     for name, is_said in refused.items():
