@@ -23,6 +23,7 @@ from tests.property.test_flows import (
     TABLES,
     World,
     actions,
+    crews,
     flows,
     inserting,
     outside,
@@ -64,13 +65,19 @@ def live(flow: hg.Dataflow, acts: list[tuple[str, Any]], shards: int = 2, seed: 
         world.engine.close()
 
 
-@settings(max_examples=12)
+def leaving(self: Any, transaction: Any, rows: int, seconds_each: float | None) -> bool:
+    """Whatever may runs where its rows are, as if it were dear."""
+    return rows > 0 and bool(self._may_leave(transaction))
+
+
+@settings(max_examples=15)
 @given(
-    flows(),
+    flows(st.none() | crews),
     actions,
     st.sampled_from([0.0, 0.003]),
     st.sampled_from([2, 5]),
     st.sampled_from([100, 10_000_000]),
+    st.booleans(),
     st.integers(0, 1000),
 )
 def test_a_flow_in_shards_does_what_the_oracle_does(
@@ -79,11 +86,14 @@ def test_a_flow_in_shards_does_what_the_oracle_does(
     together: float,
     shards: int,
     image_bytes: int,
+    leaves: bool,
     seed: int,
 ) -> None:
     note(flow.show())
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(stepping, "TOGETHER_SECONDS", together)
+        if leaves:
+            patched.setattr(flow_rows.FlowRows, "leaves", leaving)
         for module in (share, flow_rows):  # images are asked for early, and never
             patched.setattr(module, "IMAGE_BYTES_MIN", image_bytes)
         live(flow, acts, shards, seed)
@@ -112,14 +122,17 @@ quiet_actions = st.lists(
 )
 
 
-@settings(max_examples=12)
-@given(flows(), quiet_actions, st.sampled_from([0.0, 1e9]), st.integers(0, 1000))
+@settings(max_examples=15)
+@given(flows(), quiet_actions, st.sampled_from([0.0, 1e9]), st.booleans(), st.integers(0, 1000))
 def test_epochs_results_and_rows_are_those_of_one_process(
-    flow: hg.Dataflow, acts: list[tuple[str, Any]], together: float, seed: int
+    flow: hg.Dataflow, acts: list[tuple[str, Any]], together: float, leaves: bool, seed: int
 ) -> None:
+    """Who runs where its rows are has an epoch to itself, so there each execution has one."""
     note(flow.show())
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(stepping, "TOGETHER_SECONDS", together)
+        patched.setattr(stepping, "TOGETHER_SECONDS", 0.0 if leaves else together)
+        if leaves:
+            patched.setattr(flow_rows.FlowRows, "leaves", leaving)
         patched.setattr(recording, "_LONG_ROWS", 2)
         one, other = World(flow, "strong"), ShardedWorld(flow, 3, seed)
         try:
@@ -154,17 +167,16 @@ SOME: list[tuple[str, Any]] = [
     ("kill", None),
     ("push", [{"k": k, "v": 1} for k in range(6)]),
 ]
-bring_rows = flow_rows.FlowRows._bring
+tables_of: Any = flow_rows.FlowRows.tables
 
 
-def brought_never(self: Any) -> None:
+def brought_once(self: Any) -> Any:
     """The copy of the driver stays what it was when it was first brought."""
-    if self._epoch is None:
-        bring_rows(self)
+    return tables_of.fget(self) if self._epoch is None else self._rows.tables
 
 
 CANARIES: list[tuple[str, hg.Dataflow, Any, str, Any]] = [
-    ("a stale copy is used", ASKING, flow_rows.FlowRows, "_bring", brought_never),
+    ("a stale copy is used", ASKING, flow_rows.FlowRows, "tables", property(brought_once)),
     ("a slot is two rows'", REFILLED, writes.TableWrites, "_hold", lambda self, slots: None),
     ("an abort stays in the copy", ABORTING, writes.TableWrites, "undo", lambda self: None),
 ]

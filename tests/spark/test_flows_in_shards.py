@@ -16,6 +16,7 @@ import headgate as hg
 from apps import case_study, leaderboard
 from headgate.dataflow import stepping
 from headgate.durability import verify
+from headgate.shards import flow_rows, sharding
 from tests.property.harness import decoded, same_bytes
 from tests.spark.test_flows import PROGRAM, ROOT, copied
 
@@ -40,11 +41,21 @@ def everything(engine: hg.Engine) -> dict[str, Any]:
     return {**found, "results": decoded(results)}
 
 
-@pytest.mark.parametrize("flow", [leaderboard.show, leaderboard.fast_show], ids=["show", "fast"])
+ALONE = hg.Dataflow("show", [node.step for node in leaderboard.show.nodes])
+
+
+@pytest.mark.parametrize("flow", [leaderboard.show, ALONE], ids=["nest", "alone"])
 def test_a_flow_over_shards_leaves_the_bytes_of_one_process(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flow: hg.Dataflow
 ) -> None:
     monkeypatch.setattr(stepping, "TOGETHER_SECONDS", 0.0)  # which share an epoch is not for time
+    may_leave: Any = flow_rows.FlowRows._may_leave
+    monkeypatch.setattr(  # what may runs on executors, as if it were dear
+        flow_rows.FlowRows,
+        "leaves",
+        lambda self, one, rows, each: rows > 0 and may_leave(self, one),
+    )
+    monkeypatch.setattr(sharding, "DRIVER_BYTES_MAX", 0)
     given, pushed = leaderboard.make_votes(VOTES), 0
     for until in (100, 250, VOTES):  # the store is opened again in between
         engines = opened(tmp_path / "one", None, flow), opened(tmp_path / "shards", spark, flow)
@@ -57,6 +68,8 @@ def test_a_flow_over_shards_leaves_the_bytes_of_one_process(
             wanted = everything(one)
             for name, table in everything(other).items():
                 assert same_bytes(table, wanted[name]), name
+            is_there = any(one.scheme == "executors" for one in other.decisions())
+            assert is_there == (flow is ALONE)
             nodes = {name: (node.batches, node.rows, node.aborts)
                      for name, node in other.metrics().nodes.items()}  # fmt: skip
             assert nodes == {name: (node.batches, node.rows, node.aborts)

@@ -147,11 +147,11 @@ class Writes:
     """What one epoch does to the rows of an engine, unit after unit; under the engine's lock."""
 
     def __init__(
-        self, memory: Memory, rows: RowsForFlows, turn: OwnTurn, checks: dict[str, Any]
+        self, memory: Memory, rows: RowsForFlows, turn: OwnTurn, checks: dict[TableRows, Any]
     ) -> None:
         self.turn = turn
         self._memory, self._rows = memory, rows
-        self._checks = checks  # by table: its compiled check, made once
+        self._checks = checks  # by the rows of a table: its compiled check, made once
         self._tables: dict[str, TableWrites] = {}
         self.has_triggers = False  # who asks what was added
         self._added: list[pa.Table] = []
@@ -165,7 +165,7 @@ class Writes:
     @property
     def has_kept(self) -> bool:
         """Whether units of the epoch are in the rows already."""
-        return any(one.changed for one in self._tables.values())
+        return self._rows.has_left or any(one.changed for one in self._tables.values())
 
     @property
     def names(self) -> Iterable[str]:
@@ -377,10 +377,10 @@ class Writes:
         check, rows = one.rows.table.check, one.rows
         if check is None or not len(slots):
             return
-        failing = self._checks.get(rows.table.name)
+        failing = self._checks.get(rows)
         if failing is None:
             rows.pool.add_literals(sorted(check.texts))
-            failing = self._checks[rows.table.name] = build_check(rows.table)
+            failing = self._checks[rows] = build_check(rows.table)
         texts = rows.pool.reach() if check.is_reaching else 0
         copies = np.ascontiguousarray(rows.words[slots])
         if first_failure(failing, texts, address(copies), range(len(copies))) is not None:

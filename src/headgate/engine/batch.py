@@ -27,7 +27,7 @@ from headgate.engine.calls.values import FewEvents
 from headgate.engine.declaring.declarations import DeclaredStreams
 from headgate.engine.elsewhere import Elsewhere, RowsForFlows
 from headgate.engine.events import carried_kinds, with_nulls
-from headgate.engine.executors import Executors
+from headgate.engine.executors import Executors, RowsHere
 from headgate.engine.journal import EngineLock, Guard, Journal, OpenRecord
 from headgate.engine.memory import ALL_COLUMNS, Memory, Written
 from headgate.engine.metrics import Meter, StreamMetrics
@@ -55,7 +55,6 @@ from headgate.engine.terms import Origin, Terms
 from headgate.io import Clock
 from headgate.isolation.levels import Execution, Executor
 from headgate.parallel.figures import Figures
-from headgate.state.rows import TableRows
 from headgate.state.spaces import EventRows, Slots
 from headgate.state.table import Table
 from headgate.transactions import Transaction
@@ -86,18 +85,6 @@ class Lazy(Protocol):
     def batch(self) -> pa.RecordBatch: ...
 
     def logged(self) -> Changes: ...
-
-
-class RowsHere(NamedTuple):
-    """The rows of an engine that has them in its own memory, as dataflows run over them."""
-
-    tables: Mapping[str, TableRows]
-    executor: Callable[..., Executor]
-    is_by_key: bool = False
-
-    def hand_over(self, epoch: int, changed: Mapping[str, Slots]) -> dict[str, pa.RecordBatch]:
-        """The log has them, and nothing else does."""
-        return {}
 
 
 class Called(NamedTuple):
@@ -398,12 +385,11 @@ class Batches:
         """Whether there is a store, and so somebody who reads what is logged."""
         return self._journal.store is not None
 
-    def flow_rows(
-        self, tables: Iterable[Table], transactions: Sequence[Transaction]
-    ) -> RowsForFlows:
-        """The rows that dataflows over these tables run over."""
+    def flow_rows(self, tables: Iterable[Table], alone: Sequence[Transaction]) -> RowsForFlows:
+        """The rows that dataflows over these tables run over; some of their transactions stand
+        alone, in no nest."""
         if self._elsewhere is not None:
-            self._flow_rows = self._elsewhere.flow_rows(tables, transactions)
+            self._flow_rows = self._elsewhere.flow_rows(tables, alone, self.executors.of)
         return self._flow_rows
 
     def commit_flow(
@@ -418,7 +404,7 @@ class Batches:
         logged, named = None, dict[str, pa.RecordBatch]()
         if results is not None and self.is_durable:
             logged = results.logged()
-        if self._elsewhere is not None and changed:
+        if self._elsewhere is not None and (changed or self._flow_rows.has_left):
             named, changed = self._flow_rows.hand_over(self._memory.epoch + 1, changed), {}
         self._commit(Changed(changed), logged, origin, inlets, border, named, None, later=False)
         if not self.is_durable and results is not None:

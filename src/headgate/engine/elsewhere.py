@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from headgate.engine.ordering import Arranged
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from headgate.engine.memory import Memory
     from headgate.query.sql import Parameters
     from headgate.state.rows import TableRows
-    from headgate.state.spaces import Slots
+    from headgate.state.spaces import EventRows, Slots
     from headgate.state.table import Table
     from headgate.transactions import Transaction
 
@@ -48,6 +49,28 @@ class RowsForFlows(Protocol):
 
     def executor(self, transactions: Sequence[Transaction], updates: bool = False) -> Executor:
         """Who runs a set of transactions over them, made and compiled once."""
+        ...
+
+    def ready(self, tables: Iterable[Table], alone: Transaction | None) -> None:
+        """Have the rows that an execution needs here, or say why they cannot be: of these tables;
+        a transaction that is `alone` in it may run where its rows are."""
+        ...
+
+    @property
+    def has_left(self) -> bool:
+        """Whether the epoch under way ran where its rows are: nothing else may run in it."""
+        ...
+
+    def leaves(self, transaction: Transaction, rows: int, seconds_each: float | None) -> bool:
+        """Whether so many events of a transaction are to run where their rows are; each has taken
+        so long here, if any has run."""
+        ...
+
+    def run_there(
+        self, terms: Terms, events: pa.Table, numbers: np.ndarray
+    ) -> tuple[pa.RecordBatch, EventRows]:
+        """Run the events of several batches, one after another, as all that the epoch does, where
+        their rows are; their results, and which event each is of."""
         ...
 
     def hand_over(self, epoch: int, changed: Mapping[str, Slots]) -> dict[str, pa.RecordBatch]:
@@ -101,9 +124,13 @@ class Elsewhere(Protocol):
         ...
 
     def flow_rows(
-        self, tables: Iterable[Table], transactions: Sequence[Transaction]
+        self,
+        tables: Iterable[Table],
+        alone: Sequence[Transaction],
+        executors: Callable[..., Executor],
     ) -> RowsForFlows:
-        """The rows that dataflows over these tables run over, by these transactions with them."""
+        """The rows that dataflows over these tables run over; some of their transactions stand
+        `alone`, in no nest, and the executors are the engine's own, perhaps not compiled yet."""
         ...
 
     def load(self, name: str, given: Any, mode: str, commit: CommitPlaced) -> int:

@@ -4,22 +4,32 @@ A procedure sees whole tables as they are at its turn, so its rows come to it: t
 copy of the tables that dataflows name, and of those that constraints bind to them, and brings it to
 the epoch before by the parts that were named since. Executions change it in place, and what an
 epoch changed is a part, which the one record of the log names with results, streams and windows.
+A transaction that is in no nest needs no copy: its events may run where their rows are, as all that
+an epoch does, because its rows are too many for the driver or its function is dear.
+
 Invariant: a copy that holds more than the engine's epoch holds what the epoch under way did, and
 nothing else; what the log never named is undone, or the engine is stopped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
 from headgate.durability.part_file import make_epoch_folder
-from headgate.errors import DeclarationError
+from headgate.engine.ordering import arranger_of
+from headgate.engine.results import build_results, event_rows
+from headgate.engine.terms import Terms
+from headgate.errors import DeclarationError, check_invariant
 from headgate.isolation.levels import Executor
+from headgate.parallel.decision import Decision
 from headgate.shards.epoch_run import checked
+from headgate.shards.placement import beyond_shards
 from headgate.shards.share import (
     IMAGE_BYTES_MIN,
     WHOLE,
@@ -33,7 +43,7 @@ from headgate.shards.share import (
 from headgate.shards.warm import ShardRows, bring
 from headgate.state.row_history import ENDING
 from headgate.state.rows import TableRows
-from headgate.state.spaces import Slots
+from headgate.state.spaces import EventRows, Slots
 from headgate.state.table import Table
 from headgate.transactions import Transaction
 
@@ -41,6 +51,7 @@ if TYPE_CHECKING:
     from headgate.shards.sharding import Sharding
 
 FLOW_BYTES_MAX = 1 << 30  # of rows that the driver has for its dataflows
+JOB_SECONDS = 0.1  # of a job of tasks, before one was measured
 _NO_EVENTS = StreamWords((), (), None, False)
 
 
@@ -50,71 +61,159 @@ class FlowRows:
     is_by_key = True
 
     def __init__(
-        self, sharding: Sharding, names: Iterable[str], transactions: Sequence[Transaction]
+        self,
+        sharding: Sharding,
+        bound: Iterable[Table],
+        alone: Sequence[Transaction],
+        executors: Callable[..., Executor],
     ) -> None:
-        self._sharding, self._names, self._transactions = sharding, [*names], transactions
+        self._sharding, self._executors = sharding, executors
+        self._bound_names, self._alone = [table.name for table in bound], alone
+        self._rows: ShardRows | None = None
         self._epoch: int | None = None  # that the copy was brought to
-        self._asked: dict[int, int] = {}  # by part of rows: what an image is asked for behind
+        self._asked: dict[int, int] = {}  # by part of rows: behind so much an image is asked for
+        self._named: dict[str, pa.RecordBatch] = {}  # by what ran where its rows are
+        self.has_left = False
+
+    # --- which tables are here ----------------------------------------------------------------
 
     @cached_property
-    def _tables(self) -> dict[str, Table]:
-        """The tables by their names, with those that constraints bind to them, and versions."""
-        known, left, found = self._sharding.tables, [*self._names], dict[str, Table]()
+    def _bound(self) -> dict[str, Table]:
+        """The tables that must be here."""
+        staying = [one for one in self._alone if not self._may_leave(one)]
+        return self._with_others([*self._bound_names, *_names(staying)])
+
+    @cached_property
+    def _all(self) -> dict[str, Table]:
+        """The tables that are here if they fit."""
+        return self._with_others([*self._bound, *_names(self._alone)])
+
+    def _with_others(self, names: Iterable[str]) -> dict[str, Table]:
+        """Tables by their names, with those that constraints bind to them, and versions."""
+        known, left, found = self._sharding.tables, [*names], set[str]()
         while left:
             name = left.pop()
             if name not in found:
-                table = found[name] = known[name]
-                left += [one.parent for one in table.references]
-                left += [] if table.history is None else [name + ENDING]
+                found.add(name)
+                left += [one.parent for one in known[name].references]
+                left += [] if known[name].history is None else [name + ENDING]
                 for other in known.values():
                     left += [other.name for one in other.references if one.parent == name]
         return {name: table for name, table in known.items() if name in found}
 
-    @cached_property
-    def _rows(self) -> ShardRows:
-        return ShardRows(self._tables, self._transactions)
+    def _may_leave(self, transaction: Transaction) -> bool:
+        """Whether events of a transaction may run where their rows are."""
+        is_timed = any(table.expires is not None for table in transaction.signature.tables)
+        return not is_timed and beyond_shards(transaction, self._sharding.tables) is None
+
+    def _fitting(self) -> dict[str, Table]:
+        """The tables that are here now: all of them, or those that must be."""
+        for tables in (self._all, self._bound):
+            size = self._sharding.bytes_of(tables.values())
+            if size <= FLOW_BYTES_MAX:
+                return tables
+        names = ", ".join(self._bound)
+        raise DeclarationError(
+            f"the tables that procedures and nests of the dataflows name ({names}) take about "
+            f"{size >> 20:,} MiB in the driver, where {FLOW_BYTES_MAX >> 20:,} MiB of them may "
+            "be: have them name smaller tables, let a transaction that is in no nest write the "
+            "large ones, or have the store in one process: headgate reshard STORE --shards 0"
+        )
+
+    @property
+    def _made(self) -> ShardRows:
+        """The copy, as far as it was brought; made anew when other tables are to be in it."""
+        if self._rows is None or self._epoch != self._sharding.epoch:
+            tables = self._fitting()
+            if self._rows is None or self._rows.tables.keys() != tables.keys():
+                nodes = [one for one in self._alone if {*_names([one])} <= tables.keys()]
+                self._rows, self._epoch = ShardRows(tables, nodes), None
+        return self._rows
 
     @property
     def tables(self) -> Mapping[str, TableRows]:
-        if self._epoch != self._sharding.epoch:
-            self._bring()
-        return self._rows.tables
+        rows, epoch = self._made, self._sharding.epoch
+        if self._epoch != epoch:
+            self._epoch = None
+            bring(rows, self._sharding.source, self._share(epoch).histories)
+            self._epoch = epoch
+        return rows.tables
+
+    def ready(self, tables: Iterable[Table], alone: Transaction | None) -> None:
+        if alone is None or not self._is_away(alone):
+            _ = self.tables
+
+    def _is_away(self, transaction: Transaction) -> bool:
+        """Whether rows of a transaction are too many to be here."""
+        if not self._may_leave(transaction):
+            return False
+        size = self._sharding.bytes_of(self._all.values())
+        return size > FLOW_BYTES_MAX and not {*_names([transaction])} <= self._bound.keys()
 
     def executor(self, transactions: Sequence[Transaction], updates: bool = False) -> Executor:
-        return self._rows.executor(transactions, updates=updates)
+        return self._made.executor(transactions, updates=updates)
 
     def _share(self, epoch: int) -> BatchShare:
         return self._sharding.share(epoch, 0, WHOLE)
 
-    def _bring(self) -> None:
-        """Let the rows be those of the engine's epoch."""
-        self._check_size()
-        epoch, self._epoch = self._sharding.epoch, None
-        bring(self._rows, self._sharding.source, self._share(epoch).histories)
-        self._epoch = epoch
+    # --- where events run ---------------------------------------------------------------------
 
-    def _check_size(self) -> None:
-        size = self._sharding.bytes_of(self._tables.values())
-        if size > FLOW_BYTES_MAX:
-            names = ", ".join(self._names)
-            raise DeclarationError(
-                f"the tables of the dataflows ({names}) take about {size >> 20:,} MiB in the "
-                f"driver, where {FLOW_BYTES_MAX >> 20:,} MiB of them may be: have the nodes name "
-                "smaller tables, or have the store in one process, by headgate reshard STORE "
-                "--shards 0"
-            )
+    def leaves(self, transaction: Transaction, rows: int, seconds_each: float | None) -> bool:
+        if not rows or not self._may_leave(transaction):
+            return False
+        if self._is_away(transaction):
+            return True
+        costs = self._sharding.costs
+        each = seconds_each or 0.0
+        event = each if costs.event is None else min(each, costs.event)
+        job = JOB_SECONDS if costs.job is None else costs.job
+        here, there = event * rows, job + rows * (event / costs.tasks + (costs.deal or 0.0))
+        if there < 0.95 * here:
+            return True
+        why = (
+            f"{rows:,} events of {transaction.name!r} run in the driver, over its copy of the "
+            f"rows: they take {here * 1e3:.0f} ms there, and executors about {there * 1e3:.0f}"
+        )
+        self._executors((transaction,), False).decisions.append(Decision("driver", why))
+        return False
+
+    def run_there(
+        self, terms: Terms, events: pa.Table, numbers: np.ndarray
+    ) -> tuple[pa.RecordBatch, EventRows]:
+        executor = self._executors(terms.route.transactions, terms.updates)
+        program = executor.program
+        program.compile()
+        arranged = arranger_of(terms, program).arrange(events, None)
+        order = arranged.order[np.argsort(numbers[arranged.order], kind="stable")]
+        is_whole = np.array_equal(order, np.arange(events.num_rows))
+        arranged = replace(arranged, order=order, is_whole=is_whole, moments=None)
+        epoch = self._sharding.epoch + 1
+        execution = self._sharding.execute(terms, arranged, executor, epoch, {})
+        results, _ = build_results(terms, arranged, execution, program)
+        self._named, self.has_left = dict(execution.named), True
+        return results, event_rows(arranged)
 
     # --- what an epoch did --------------------------------------------------------------------
 
     def hand_over(self, epoch: int, changed: Mapping[str, Slots]) -> dict[str, pa.RecordBatch]:
+        named, has_left = self._named, self.has_left
+        self._named, self.has_left = {}, False
+        if has_left or self._rows is None:
+            check_invariant(not changed, "an epoch changed rows in two places")
+            return named
+        return self._handed_over(self._rows, epoch, changed)
+
+    def _handed_over(
+        self, rows: ShardRows, epoch: int, changed: Mapping[str, Slots]
+    ) -> dict[str, pa.RecordBatch]:
         sharding, source = self._sharding, self._sharding.source
         make_epoch_folder(source.disk, source.path, epoch)
         share = self._share(epoch)
-        part, grown = ShareTask(sharding.worker, share, self._rows, "flow", source).hand_over(
-            changed
-        )
-        expiring = [name for name in changed if self._tables[name].expires is not None]
-        sharding.note_flow(expiring)
+        task = ShareTask(sharding.worker, share, rows, "flow", source)
+        part, grown = task.hand_over(changed)
+        for name in changed:
+            if rows.tables[name].table.expires is not None:
+                sharding.note_flow(name)
         report = ShareReport(0, part, grown=grown)
         return sharding.name(epoch, [report, *self._images(share)])
 
@@ -137,5 +236,9 @@ class FlowRows:
         reports = checked(self._sharding.tasks.run(shares)) if shares else []
         for report in reports:
             for part in report.images:
-                del self._asked[part]
+                self._asked.pop(part, None)
         return reports
+
+
+def _names(transactions: Iterable[Transaction]) -> list[str]:
+    return [table.name for one in transactions for table in one.signature.tables]

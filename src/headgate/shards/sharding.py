@@ -9,7 +9,7 @@ nothing that any task did is seen by anyone, and what no record names is removed
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn, Protocol
 
@@ -287,8 +287,18 @@ class Sharding:
 
     # --- dataflows ----------------------------------------------------------------------------
 
-    def flow_rows(self, tables: Iterable[Table], transactions: Sequence[Transaction]) -> FlowRows:
-        return FlowRows(self, [table.name for table in tables], transactions)
+    def flow_rows(
+        self,
+        tables: Iterable[Table],
+        alone: Sequence[Transaction],
+        executors: Callable[..., Executor],
+    ) -> FlowRows:
+        return FlowRows(self, tables, alone, executors)
+
+    @property
+    def costs(self) -> Costs:
+        """What was measured of the last epochs."""
+        return self._costs
 
     @property
     def epoch(self) -> int:
@@ -300,10 +310,9 @@ class Sharding:
         counts = self._memory.counts()
         return sum(row_bytes(len(list(one.schema))) * counts[one.name] for one in tables)
 
-    def note_flow(self, tables: Iterable[str]) -> None:
-        """A dataflow changed rows of these tables: when the next of them is due is not known."""
-        for name in tables:
-            self._due.forget(name)
+    def note_flow(self, name: str) -> None:
+        """A dataflow changed rows of this table: when the next of them is due is not known."""
+        self._due.forget(name)
 
     # --- loading ------------------------------------------------------------------------------
 
