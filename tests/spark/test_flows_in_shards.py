@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
 import headgate as hg
 from apps import case_study, leaderboard
+from headgate.cli.commands import app
 from headgate.dataflow import stepping
 from headgate.durability import verify
 from headgate.shards import flow_rows, sharding
@@ -106,6 +108,9 @@ def test_a_driver_that_dies_in_the_middle_of_a_flow_loses_and_doubles_nothing(
     there = {file.relative_to(store / "parts").as_posix() for file in store.glob("parts/*/*")}
     assert there == named
     assert verify(store).is_whole
+    for command, word in (("tables", "ballots"), ("log", "validate")):
+        told = CliRunner().invoke(app, [command, str(store)])
+        assert told.exit_code == 0 and word in told.output, told.output
     assert len(copied(spark, store, "valid", tmp_path / "valid")) == recorded.num_rows > 0
     tallies = spark.read.format("headgate").option("table", "tallies").load(str(store))
     assert tallies.rdd.getNumPartitions() == SHARDS
