@@ -13,6 +13,7 @@ nothing else; what the log never named is undone, or the engine is stopped.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -25,7 +26,7 @@ from headgate.durability.part_file import make_epoch_folder
 from headgate.engine.ordering import arranger_of
 from headgate.engine.results import build_results, event_rows
 from headgate.engine.terms import Terms
-from headgate.errors import DeclarationError, check_invariant
+from headgate.errors import DeclarationError, StoreError, check_invariant
 from headgate.isolation.levels import Executor
 from headgate.parallel.decision import Decision
 from headgate.shards.epoch_run import checked
@@ -50,6 +51,7 @@ from headgate.transactions import Transaction
 if TYPE_CHECKING:
     from headgate.shards.sharding import Sharding
 
+LOG = logging.getLogger("headgate.store")
 FLOW_BYTES_MAX = 1 << 30  # of rows that the driver has for its dataflows
 JOB_SECONDS = 0.1  # of a job of tasks, before one was measured
 _NO_EVENTS = StreamWords((), (), None, False)
@@ -71,6 +73,7 @@ class FlowRows:
         self._bound_names, self._alone = [table.name for table in bound], alone
         self._rows: ShardRows | None = None
         self._epoch: int | None = None  # that the copy was brought to
+        self._sized: tuple[int, tuple[int, int]] | None = None
         self._asked: dict[int, int] = {}  # by part of rows: behind so much an image is asked for
         self._named: dict[str, pa.RecordBatch] = {}  # by what ran where its rows are
         self.has_left = False
@@ -106,16 +109,26 @@ class FlowRows:
         is_timed = any(table.expires is not None for table in transaction.signature.tables)
         return not is_timed and beyond_shards(transaction, self._sharding.tables) is None
 
+    @property
+    def _sizes(self) -> tuple[int, int]:
+        """About how many bytes all tables take, and those that must be here, at this epoch."""
+        epoch = self._sharding.epoch
+        if self._sized is None or self._sized[0] != epoch:
+            every, bound = (
+                self._sharding.bytes_of(one.values()) for one in (self._all, self._bound)
+            )
+            self._sized = epoch, (every, bound)
+        return self._sized[1]
+
     def _fitting(self) -> dict[str, Table]:
         """The tables that are here now: all of them, or those that must be."""
-        for tables in (self._all, self._bound):
-            size = self._sharding.bytes_of(tables.values())
+        for tables, size in zip((self._all, self._bound), self._sizes, strict=True):
             if size <= FLOW_BYTES_MAX:
                 return tables
-        names = ", ".join(self._bound)
+        names, size = ", ".join(self._bound), self._sizes[1] >> 20
         raise DeclarationError(
             f"the tables that procedures and nests of the dataflows name ({names}) take about "
-            f"{size >> 20:,} MiB in the driver, where {FLOW_BYTES_MAX >> 20:,} MiB of them may "
+            f"{size:,} MiB in the driver, where {FLOW_BYTES_MAX >> 20:,} MiB of them may "
             "be: have them name smaller tables, let a transaction that is in no nest write the "
             "large ones, or have the store in one process: headgate reshard STORE --shards 0"
         )
@@ -126,8 +139,9 @@ class FlowRows:
         if self._rows is None or self._epoch != self._sharding.epoch:
             tables = self._fitting()
             if self._rows is None or self._rows.tables.keys() != tables.keys():
-                nodes = [one for one in self._alone if {*_names([one])} <= tables.keys()]
-                self._rows, self._epoch = ShardRows(tables, nodes), None
+                known = self._sharding.worker.code.transactions.values()
+                mine = [one for one in known if {*_names([one])} <= tables.keys()]
+                self._rows, self._epoch = ShardRows(tables, mine), None
         return self._rows
 
     @property
@@ -147,8 +161,8 @@ class FlowRows:
         """Whether rows of a transaction are too many to be here."""
         if not self._may_leave(transaction):
             return False
-        size = self._sharding.bytes_of(self._all.values())
-        return size > FLOW_BYTES_MAX and not {*_names([transaction])} <= self._bound.keys()
+        is_bound = {*_names([transaction])} <= self._bound.keys()
+        return not is_bound and self._sizes[0] > FLOW_BYTES_MAX
 
     def executor(self, transactions: Sequence[Transaction], updates: bool = False) -> Executor:
         return self._made.executor(transactions, updates=updates)
@@ -233,7 +247,11 @@ class FlowRows:
             self._sharding.share(share.epoch, 1 + number, shard, words=_NO_EVENTS)
             for number, shard in enumerate(sorted({*asked}))
         ]
-        reports = checked(self._sharding.tasks.run(shares)) if shares else []
+        try:
+            reports = checked(self._sharding.tasks.run(shares)) if shares else []
+        except StoreError as error:  # the epoch needs no task, and images may come later
+            LOG.warning("no image was made: %s", error)
+            return []
         for report in reports:
             for part in report.images:
                 self._asked.pop(part, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Any
 
 import pyarrow as pa
@@ -227,3 +228,38 @@ def test_small_epochs_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert_same(engine, one)
     engine.close()
     assert verify(PATH, disk).is_whole
+
+
+NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
+sessions = hg.Table("sessions", "id bigint, seen timestamp", key="id", expires="seen + 10 minutes")
+seen = hg.Stream("seen", "id bigint, ts timestamp")
+
+
+@hg.procedure(seen, writes=sessions)
+def begin(batch: pa.Table, tx: hg.Tx) -> None:
+    tx.upsert(sessions, "select id, max(ts) as seen from batch group by id")
+
+
+@hg.transaction(event="id bigint, ts timestamp", compiled=False)
+def look(event: Any, row: Any = sessions.at("id")) -> None:
+    row.seen = event.ts
+
+
+def test_rows_that_a_procedure_adds_expire_in_their_shard() -> None:
+    flow, said = hg.Dataflow("flow", [begin]), {"tables": [sessions], "transactions": [look]}
+    one = hg.open(None, dataflows=flow, **said)
+    engine = open_sharded(*said.values(), 3, Workers(2, 2, 0.3), dataflows=[flow])
+    for minute in range(0, 40, 5):
+        now = NOON + dt.timedelta(minutes=minute)
+        looks = [{"id": minute % 4, "ts": now}, {"id": 50, "ts": now}]
+        fresh = [{"id": minute + n, "ts": now - dt.timedelta(minutes=n)} for n in range(4)]
+        for it in (engine, one):
+            it.run(look, looks, order_by="ts")
+            it.push(seen, fresh)
+        query = "from sessions order by id"
+        assert engine.sql(query).rows() == one.sql(query).rows() != []
+        results = [it.sql("select outcome, reason from results order by epoch, position").rows()
+                   for it in (engine, one)]  # fmt: skip
+        assert results[0] == results[1] and engine.counts() == one.counts()
+    assert one.counts()["sessions"] < 32  # some of them went
+    engine.close()
