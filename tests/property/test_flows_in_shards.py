@@ -165,7 +165,9 @@ SOME: list[tuple[str, Any]] = [
     ("push", [{"k": k, "v": v} for k, v in ((2, 4), (1, 7), (3, 1))]),
     ("push", [{"k": k, "v": v} for k, v in ((3, 13), (2, 16), (1, 19))]),
     ("kill", None),
+    # What is gone by one node is there again by the next, in another slot.
     ("push", [{"k": k, "v": 1} for k in range(6)]),
+    ("push", [{"k": k, "v": 1} for k in reversed(range(6))]),
 ]
 tables_of: Any = flow_rows.FlowRows.tables
 

@@ -263,3 +263,31 @@ def test_rows_that_a_procedure_adds_expire_in_their_shard() -> None:
         assert results[0] == results[1] and engine.counts() == one.counts()
     assert one.counts()["sessions"] < 32  # some of them went
     engine.close()
+
+
+peeked = hg.Stream("peeked", "n bigint, total bigint")
+
+
+@hg.procedure(coming, output=peeked, reads=totals)
+def peek(batch: pa.Table, tx: hg.Tx) -> Any:
+    return tx.sql("select count(*) as n, coalesce(sum(total), 0)::bigint as total from totals")
+
+
+def test_a_procedure_sees_what_came_between_its_batches_by_any_way() -> None:
+    engine = open_sharded([totals], [put], 2, Workers(3), dataflows=[hg.Dataflow("flow", [peek])])
+    found = list[tuple[int, int]]()
+    for number in range(3):
+        recorded = engine.push(coming, [{"k": 0, "v": 0}]).to_pylist()
+        found += [(row["n"], row["total"]) for row in recorded if row["transaction"] == "peeked"]
+        engine.load(totals, [{"k": 10 + number, "total": 1}], mode="missing")
+        engine.run(put, [{"k": 10 + number, "v": 5}, {"k": 9, "v": -1}])
+    assert found == [(0, 0), (1, 6), (2, 12)]
+    engine.close()
+
+
+@hg.transaction(event="k int, v bigint", compiled=False)
+def put(event: Any, row: Any = totals.at("k", create=True)) -> Any:
+    if event.v < 0:
+        hg.delete(row)
+    else:
+        row.total += event.v
