@@ -131,18 +131,15 @@ def tally_up(event: Any, tally: Any = tallies.at("contestant", create=True)) -> 
     writes=rounds,
 )
 def end_round(batch: pa.Table, tx: hg.Tx) -> Any:
-    lowest = tx.sql(
-        "select id as contestant, coalesce(votes, 0)::bigint as votes, "
-        "(select count(*) from rounds)::int as before from contestants "
-        "left join tallies on id = contestant order by votes, id limit 2"
-    )
-    if lowest.num_rows == 1:
+    there, counts = np.sort(tx.rows(contestants).column("id").to_numpy()), tx.rows(tallies)
+    if len(there) == 1:
         return None
-    loser = lowest.to_pylist()[0]
-    number = loser.pop("before") + 1
-    total = ROUND_VOTES * number
-    tx.insert(rounds, {"id": number, "counted": total, "loser": loser["contestant"]})
-    return [loser]
+    votes_of = np.zeros(there[-1] + 1, np.int64)
+    votes_of[counts.column("contestant").to_numpy()] = counts.column("votes").to_numpy()
+    loser = int(there[np.argmin(votes_of[there])])
+    number = tx.rows(rounds).num_rows + 1
+    tx.insert(rounds, {"id": number, "counted": ROUND_VOTES * number, "loser": loser})
+    return [{"contestant": loser, "votes": int(votes_of[loser])}]
 
 
 @hg.transaction(event=left)

@@ -6,8 +6,9 @@
 Two generators give numbers from 0 to 100. Each has a window of 500 rows that slides by ten; a row
 that comes makes a pair with each row of the other window whose number is larger (or smaller, as the
 side has it), and of the pairs those below 50 are kept, batch by batch. The operators of the query
-are nodes, which workers share by the policy Chain-flush; the join takes the windows of one batch
-number together, whichever of the two came first. On Spark each generator is a query of its own. At
+are nodes, which workers share by the policy Chain-flush. A window is kept by the join that it feeds
+(as the paper groups them); both slide in the batches of one number, whichever of the two came
+first. On Spark each generator is a query of its own. At
 the end the pairs of every batch are compared with plain Python over two lists.
 """
 
@@ -29,31 +30,21 @@ PAIR = "first_n bigint, second_n bigint, first_value int, second_value int"
 first = hg.Stream("first", COLUMNS, order_by="n", batch=f"{SLIDE} rows")
 second = hg.Stream("second", COLUMNS, order_by="n", batch=f"{SLIDE} rows")
 # What flows between operators is for nobody else to follow.
-first_window = hg.Stream("first_window", COLUMNS, recorded=False)
-second_window = hg.Stream("second_window", COLUMNS, recorded=False)
 pairs = hg.Stream("pairs", PAIR, recorded=False)
 low = hg.Stream("low_pairs", PAIR, recorded=False)
 found = hg.Table("found", "batch bigint, pairs bigint, total bigint", key="batch")
 
 
-def sliding(taken: hg.Stream, given: hg.Stream, name: str) -> hg.Procedure:
-    """The operator that hands on each window of a stream as it slides."""
-
-    def slide(batch: pa.Table, tx: hg.Tx) -> pa.Table:
-        return batch
-
-    return hg.procedure(taken.window(f"{WINDOW} rows", f"{SLIDE} rows"), output=given, name=name)(
-        slide
-    )
+sliding = {"size": f"{WINDOW} rows", "slide": f"{SLIDE} rows"}
 
 
-@hg.procedure(first_window, second_window, output=pairs)
+@hg.procedure(first.window(**sliding), second.window(**sliding), output=pairs)
 def join(ours: pa.Table, theirs: pa.Table, tx: hg.Tx) -> pa.Table:
     """Each row that has just come with all of the other window: old pairs were given before."""
     return tx.sql(
-        f"""with old as (select max(n) - {SLIDE} as n from first_window)
+        f"""with old as (select max(n) - {SLIDE} as n from first)
         select a.n as first_n, b.n as second_n, a.value as first_value, b.value as second_value
-        from first_window a join second_window b on a.value < b.value
+        from first a join second b on a.value < b.value
         where a.n > (select n from old) or b.n > (select n from old)"""
     )
 
@@ -72,9 +63,7 @@ def keep(batch: pa.Table, tx: hg.Tx) -> None:
     )
 
 
-operators = [sliding(first, first_window, "slide_first"),
-             sliding(second, second_window, "slide_second"), join, select, keep]  # fmt: skip
-query = hg.Dataflow("pairing", operators, workers=hg.Workers(2, policy="chain-flush"))
+query = hg.Dataflow("pairing", [join, select, keep], workers=hg.Workers(2, policy="chain-flush"))
 
 
 def make_numbers(count: int, seed: int) -> list[int]:

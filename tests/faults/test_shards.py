@@ -5,14 +5,19 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import numpy as np
 import pytest
 
 import headgate as hg
 from headgate.durability import StoreReader, verify
+from headgate.engine import straight_path
 from headgate.query.store_tables import read_table
 from headgate.shards import share
+from headgate.shards.planning import Costs
+from headgate.shards.whole import WholeBatch
 from headgate.testing.disk import SimulatedCrash, SimulatedDisk
 from headgate.testing.survival import Survival
+from tests.property import test_straight as straight
 from tests.property.workers import PATH, Workers, open_sharded
 from tests.unit.shards import wards
 from tests.unit.shards.bank import (
@@ -124,6 +129,58 @@ def test_a_loss_of_power_while_parts_are_removed_loses_none_that_an_epoch_names(
             assert rows_of(engine) == expected[max(expected)]
             named = {name.file for name in engine._memory.parts.names()}
             assert files_of(after) == named
+
+
+def test_a_loss_of_power_in_plain_batches_in_the_driver_halves_none(
+    long_run: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their results are in the log before their part is there; only then the record is whole."""
+    monkeypatch.setattr(straight_path, "SECTION_EVENTS", 3)
+    form, tables = straight.FORMS["drop"], [straight.boxes]
+    columns = {name: np.arange(12) % 5 for name in straight.TYPES} | {"ts": np.arange(12)}
+    events = straight.table_of({**columns, "n": np.arange(12) % 7})
+
+    def opened_on(disk: SimulatedDisk | None) -> hg.Engine:
+        if disk is None:
+            return hg.open(None, tables=tables, transactions=[form])
+        engine = open_sharded(tables, [form], SHARDS, Workers(), disk, driver_bytes_max=1 << 30)
+        engine._batches._elsewhere._costs = Costs(event=1e-9, whole=1.0, job=9.0, jobs=2)
+        return engine
+
+    def run_on(engine: hg.Engine, acknowledged: list[int]) -> None:
+        engine.load(straight.boxes, straight.FIRST["boxes"])
+        for number in range(max(engine.epoch - 1, 0), 3):
+            given = events.slice(number, 9)  # of an epoch: in three sections
+            engine.run(form, given, order_by="ts", scheme="serial", threads=1)
+            acknowledged[0] = engine.epoch
+            expected.setdefault(engine.epoch, boxes_of(engine))
+
+    def boxes_of(engine: hg.Engine) -> Any:
+        return engine.sql("select * from boxes order by id").arrow()
+
+    expected: dict[int, Any] = {}
+    run_on(opened_on(None), [0])
+    ends, end = [], WholeBatch.end
+    monkeypatch.setattr(WholeBatch, "end", lambda *given: (ends.append(1), end(*given))[1])
+    counting = SimulatedDisk()
+    with opened_on(counting) as engine:
+        run_on(engine, [0])
+    assert len(ends) == 3  # the path that is meant
+    survivals = [Survival.DROP, Survival.KEEP, Survival.RANDOM]
+    for number in range(30, counting.calls, 1 if long_run else 7):
+        disk, acknowledged = SimulatedDisk(crash_at=number), [0]
+        with pytest.raises(SimulatedCrash), opened_on(disk) as engine:
+            run_on(engine, acknowledged)
+        after = disk.after_crash(survivals[number % 3], number)
+        with opened_on(after) as engine:
+            assert acknowledged[0] <= engine.epoch
+            if engine.epoch > 1:
+                assert boxes_of(engine) == expected[engine.epoch]
+            run_on(engine, [0])
+            assert boxes_of(engine) == expected[4]
+            named = {name.file for name in engine._memory.parts.names()}
+            assert files_of(after) == named
+        assert verify(PATH, after).is_whole
 
 
 def test_a_loss_of_power_leaves_rows_that_expire_and_versions_at_an_epoch(long_run: bool) -> None:

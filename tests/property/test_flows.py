@@ -7,106 +7,30 @@ all executions is held to the definition of a correct schedule.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 import headgate as hg
-from headgate.dataflow import recording, running, stepping, under_way, writes
-from headgate.dataflow.groups import Groups
-from headgate.dataflow.kept_windows import KeptWindow
+from headgate.dataflow import recording, stepping
 from headgate.dataflow.policies import POLICIES
-from headgate.dataflow.runs import BatchRun
-from headgate.kernels import window_groups
-from headgate.testing import (
-    Executed,
-    FlowOracle,
-    SimulatedClock,
-    SimulatedCrash,
-    SimulatedDisk,
-    Survival,
-    schedule_faults,
+from headgate.testing import Survival
+from tests.property.flow_world import (
+    PROCEDURES,
+    ROWS,
+    TABLES,
+    joining,
+    keeping,
+    keeping_both,
+    live,
+    summing,
+    totals,
+    transaction,
+    upserting,
 )
-
-PATH = "/flows"
-ROWS = "k int, v bigint"
-totals = hg.Table("totals", "k int, total bigint DEFAULT 0", key="k", check="total < 90")
-marks = hg.Table("marks", "k int, v bigint", key=("k", "v"))
-TABLES = [totals, marks]
-
-
-def sums_of(batch: pa.Table) -> dict[int, int]:
-    found: dict[int, int] = {}
-    for row in batch.to_pylist():
-        found[row["k"]] = found.get(row["k"], 0) + row["v"]
-    return found
-
-
-def passed_on(batch: pa.Table) -> list[dict[str, Any]]:
-    return [{"k": row["k"], "v": row["v"] + 1} for row in batch.to_pylist() if row["v"] % 3]
-
-
-def upserting(batch: pa.Table, tx: hg.Tx) -> Any:
-    tx.upsert(totals, [{"k": k, "total": v} for k, v in sums_of(batch).items()])
-    if any(row["v"] % 11 == 7 for row in batch.to_pylist()):
-        return hg.abort("a seven")
-    return passed_on(batch)
-
-
-def inserting(batch: pa.Table, tx: hg.Tx) -> Any:
-    rows = [{"k": row["k"], "v": row["v"]} for row in batch.to_pylist() if row["v"] % 4]
-    tx.delete(marks, [row for row in rows if row["v"] % 2])
-    tx.insert(marks, list({(row["k"], row["v"]): row for row in rows}.values()))
-    return passed_on(batch)
-
-
-def removing(batch: pa.Table, tx: hg.Tx) -> Any:
-    tx.delete(marks, "select k, v from marks where k in (select k from batch)")
-    return passed_on(batch)
-
-
-def asking(batch: pa.Table, tx: hg.Tx) -> Any:
-    known = tx.sql("select t.k, t.total from totals t where t.k in (select k from batch)")
-    before = {row["k"]: row["total"] for row in known.to_pylist()}
-    rows = [{"k": k, "total": before.get(k, 0) + v} for k, v in sums_of(batch).items()]
-    tx.upsert(totals, rows)
-    return passed_on(batch)
-
-
-def summing(batch: pa.Table, tx: hg.Tx) -> Any:
-    total = sum(batch.column("v").to_pylist())
-    tx.upsert(totals, [{"k": -batch.num_rows, "total": total % 80}])
-    if total % 3 == 1:
-        return hg.abort("a window that aborts")
-    return [{"k": 0, "v": total}]
-
-
-KEPT = "count(*) as n, sum(v) as total, min(v) as low, max(v) as high, avg(v) as mean"
-
-
-def keeping(aggregates: pa.Table, tx: hg.Tx) -> Any:
-    found = tx.sql("select * from aggregates").to_pylist()
-    total = sum(row["total"] for row in found)
-    tx.upsert(totals, [{"k": -len(found), "total": total % 80}])
-    if total % 3 == 1:
-        return hg.abort("a window that aborts")
-    return [
-        {
-            "k": row.get("k", 0),
-            "v": (row["total"] + 7 * row["n"] + 11 * row["low"] + 13 * row["high"]
-                  + int(row["mean"] * 16)) % 41,
-        }
-        for row in found
-    ]  # fmt: skip
-
-
-def keeping_both(batch: pa.Table, aggregates: pa.Table, tx: hg.Tx) -> Any:
-    assert sum(aggregates.column("n").to_pylist()) == batch.num_rows
-    return keeping(aggregates, tx)
+from tests.property.joining import KEPT, joined
 
 
 def over_window(draw: Any, taken: hg.Stream, size: str, slide: str, said: Any) -> Any:
@@ -116,36 +40,6 @@ def over_window(draw: Any, taken: hg.Stream, size: str, slide: str, said: Any) -
         return hg.procedure(taken.window(*window), **said)(summing)
     kept = taken.window(*window, aggregate=KEPT, by=draw(st.sampled_from(["k", None])))
     return hg.procedure(kept, retries=draw(st.sampled_from([0, 1])), **said)(function)
-
-
-def joining(left: pa.Table, right: pa.Table, tx: hg.Tx) -> Any:
-    tx.upsert(totals, [{"k": 50, "total": (left.num_rows - right.num_rows) % 80}])
-    return passed_on(pa.concat_tables([left, right]))
-
-
-PROCEDURES: dict[str, Callable[..., Any]] = {
-    "upserting": upserting, "inserting": inserting, "asking": asking, "summing": summing,
-    "removing": removing,
-}  # fmt: skip
-
-
-def transaction(number: int, taken: hg.Stream, gives: hg.Stream, *, compiled: bool = False) -> Any:
-    def add(event: Any, total: Any = totals.at("k", create=True)) -> Any:
-        if event.v % 5 == 4:
-            return hg.abort("a four")
-        if event.v % 13 == 12:
-            hg.delete(total)
-            return None
-        total.total += event.v
-        return None
-
-    name = f"add_{number}"
-    return hg.transaction(event=taken, compiled=compiled, name=name, output=gives)(add)
-
-
-@hg.transaction(event=ROWS, compiled=False)
-def outside(event: Any, total: Any = totals.at("k", create=True)) -> None:
-    total.total = (total.total + event.v) % 80
 
 
 @st.composite
@@ -158,13 +52,16 @@ def flows(draw: Any, workers: Any = st.none()) -> hg.Dataflow:
     for number in range(1, draw(st.integers(2, 4)) + 1):
         taken = draw(st.sampled_from(streams))
         gives = hg.Stream(f"s{number}", ROWS, recorded=draw(is_recorded))
-        kind = draw(st.sampled_from([*PROCEDURES, "add", "add", "joining"]))
+        kind = draw(st.sampled_from([*PROCEDURES, "add", "add", "joining", "beside"]))
         others = [one for one in streams if one is not taken]
         said: Any = {"output": gives, "writes": TABLES, "name": f"{kind}_{number}"}
         if kind == "add":
             nodes.append(transaction(number, taken, gives, compiled=draw(st.booleans())))
         elif kind == "joining" and others:
             nodes.append(hg.procedure(taken, draw(st.sampled_from(others)), **said)(joining))
+        elif kind == "beside" and others:
+            more = draw(st.lists(st.sampled_from(others), min_size=1, max_size=2, unique=True))
+            nodes.append(draw(joined([taken, *more], totals, said)))
         elif kind == "summing":
             size = draw(st.integers(2, 5))
             slide = draw(st.integers(1, size))
@@ -198,7 +95,11 @@ def nests_of_windows(draw: Any) -> hg.Dataflow:
         kind = draw(st.sampled_from(["upserting", "inserting", "asking", "add"]))
         if number == window:
             said: Any = {"output": gives, "writes": TABLES, "name": f"summing_{number}"}
-            nodes.append(over_window(draw, taken, "3 rows", "3 rows", said))
+            others = [one for one in streams if one is not taken]
+            if others and draw(st.booleans()):
+                nodes.append(draw(joined([taken, others[0]], totals, said, 3)))
+            else:
+                nodes.append(over_window(draw, taken, "3 rows", "3 rows", said))
         elif kind == "add":
             nodes.append(transaction(number, taken, gives, compiled=draw(st.booleans())))
         else:
@@ -226,108 +127,6 @@ actions = st.lists(
 
 def _joined(parts: list[list[Any]]) -> list[Any]:
     return [one for part in parts for one in part]
-
-
-class World:
-    """An engine on a simulated disk and the oracle beside it."""
-
-    def __init__(self, flow: hg.Dataflow, recovery: str) -> None:
-        self.flow, self.recovery = flow, recovery
-        self.source = flow.graph.sources["s0"]
-        self.disk, self.pushes = SimulatedDisk(), 0
-        self.calls: list[int] = []
-        self.oracle = FlowOracle(TABLES, flow)
-        self.engine = self.open()
-
-    def open(self) -> hg.Engine:
-        return hg.open(
-            PATH, tables=TABLES, transactions=[outside], dataflows=[self.flow],
-            recovery=self.recovery, disk=self.disk, clock=SimulatedClock(),
-        )  # fmt: skip
-
-    def do(self, action: str, said: Any) -> None:
-        if action == "push":
-            self.push(said)
-        elif action == "crash":
-            self.crash(*said)
-        elif action == "call":
-            k, v = said
-            result = self.engine.call(outside, k=k, v=v)
-            self.calls.append(result["epoch"])
-            self.oracle.call(outside, k=k, v=v)
-        elif action == "flush":
-            self.engine.flush(self.source)
-            self.oracle.flush(self.source)
-        elif action == "snapshot":
-            self.engine.snapshot()
-        else:
-            if action == "close":
-                self.engine.close()
-            else:
-                self.disk = self.disk.after_kill()
-            self.engine = self.open()
-
-    def push(self, rows: list[dict[str, Any]], is_again: bool = False) -> None:
-        self.pushes += not is_again
-        self.engine._running_flows().push(self.source, rows, ("query", self.pushes))
-        if not is_again:
-            self.oracle.push(self.source, rows)
-
-    def crash(self, rows: list[dict[str, Any]], after: int, survival: Survival) -> None:
-        self.disk.crash_at = self.disk.calls + after
-        try:
-            self.push(rows)
-        except (SimulatedCrash, hg.HeadgateError):
-            self.disk = self.disk.after_crash(survival)
-            self.engine = self.open()
-            self.engine._running_flows().push(self.source, rows, ("query", self.pushes))
-            self.oracle.push(self.source, rows)
-        self.disk.crash_at = None
-
-    def check(self) -> None:
-        for table in TABLES:
-            order = ", ".join(table.key)
-            found = self.engine.sql(f"select * from {table.name} order by {order}").rows()
-            expected = [tuple(row.values()) for row in self.oracle.serial.table(table.name)]
-            assert found == sorted(expected), table.name
-        recorded = self.engine.sql(
-            "select epoch, position, transaction, batch, outcome, reason, k, v from results "
-            "where batch is not null order by epoch, position"
-        ).rows()
-        streams = self.flow.graph.streams
-        given = [(row[2], row[3], {"k": row[6], "v": row[7]}) for row in recorded
-                 if row[2] in streams and row[2] != "s0"]  # fmt: skip
-        key: Any = lambda one: (one[1], one[0])  # noqa: E731
-        expected = [one for one in self.oracle.given if streams[one[0]].recorded]
-        assert sorted(given, key=key) == sorted(expected, key=key)
-        assert streams["s0"].recorded or not any(row[2] == "s0" for row in recorded)
-        nodes = [row for row in recorded if row[2] not in streams]
-        self.check_executions(nodes)
-        executed = [Executed(row[0], row[1], row[2], row[3]) for row in nodes]
-        firsts = {(one.epoch, one.node, one.batch): one for one in reversed(executed)}
-        assert schedule_faults(self.flow, firsts.values(), self.calls) == []
-
-    def check_executions(self, nodes: list[Any]) -> None:
-        found = {(row[2], row[3]): (row[4], row[5]) for row in nodes}
-        expected = {(one.node, one.batch): one for one in self.oracle.executions}
-        assert set(found) == set(expected)
-        for one in expected.values():
-            outcome, reason = found[one.node, one.batch]
-            if not one.node.startswith("add_") or one.outcome == "aborted":
-                assert outcome == one.outcome, one
-            if one.reason is not None:
-                assert str(reason).startswith(one.reason), one
-
-
-def live(flow: hg.Dataflow, recovery: str, acts: list[tuple[str, Any]]) -> None:
-    world = World(flow, recovery)
-    try:
-        for action, said in acts:
-            world.do(action, said)
-        world.check()
-    finally:
-        world.disk.crash_at = None
-        world.engine.close()
 
 
 @settings(max_examples=30)
@@ -378,105 +177,3 @@ crews = st.builds(
 def test_workers_do_what_the_oracle_does(flow: hg.Dataflow, acts: list[tuple[str, Any]]) -> None:
     note(f"{flow.show()} {flow.workers}")
     live(flow, "strong", acts)
-
-
-# --- canaries: seeded bugs that the test above must find ------------------------------------------
-
-SOURCE = hg.Stream("s0", ROWS, batch="3 rows")
-MIDDLE, END = hg.Stream("s1", ROWS), hg.Stream("s2", ROWS)
-FIRST: Any = hg.procedure(SOURCE, output=MIDDLE, writes=TABLES, name="asking_1")(asking)
-SECOND: Any = transaction(2, MIDDLE, END)
-THIRD: Any = hg.procedure(END, writes=TABLES, output=hg.Stream("s3", ROWS), name="upserting_3")(
-    upserting
-)
-CHAIN = hg.Dataflow("flow", [FIRST, SECOND, THIRD], nest=[[SECOND, THIRD]])
-LIFE: list[tuple[str, Any]] = [
-    ("push", [{"k": k, "v": v} for k, v in ((1, 1), (2, 6), (3, 8), (1, 5), (2, 2), (1, 10))]),
-    ("call", (1, 5)),
-    ("crash", ([{"k": k, "v": 2} for k in range(3)], 4, Survival.KEEP)),
-    ("push", [{"k": 3, "v": 29}, {"k": 1, "v": 17}, {"k": 2, "v": 7}, {"k": 2, "v": 22}]),
-    ("flush", None),
-]
-
-
-def test_the_life_of_the_canaries_is_right_without_them() -> None:
-    live(CHAIN, "strong", LIFE)
-
-
-def newest(self: Any, unit: Any) -> Any:
-    """The newest batch that is whole, in the place of the next."""
-    return max(self.done(unit.nodes[0].name) + 1, self.closed(unit.needs[0].name))
-
-
-between = BatchRun.between
-
-
-def with_the_one_before(self: BatchRun, first: int, last: int) -> BatchRun | None:
-    return between(self, first - 1 if first == last else first, last)
-
-
-CANARIES: list[tuple[str, Any, str, Any]] = [
-    ("a batch overtakes", under_way.UnderWay, "next_of", newest),
-    ("an abort leaves its rows", writes.TableWrites, "undo", lambda self: None),
-    ("a node runs again after recovery", under_way.UnderWay, "finish", lambda self, node, n: None),
-    ("what aborted is not told", stepping.Stepping, "_give_up", lambda self, *said: None),
-    ("a batch has rows of the one before it", BatchRun, "between", with_the_one_before),
-    ("a stream is not recorded", recording.Recorder, "rows", lambda self, *said: None),
-]
-
-
-@pytest.mark.parametrize(("what", "owner", "name", "bug"), CANARIES, ids=[c[0] for c in CANARIES])
-def test_a_seeded_bug_is_found(
-    what: str, owner: Any, name: str, bug: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(owner, name, bug)
-    if name == "finish":  # which would run the first batch for ever
-        turns = iter(range(20))
-        run = running.Flows._run_next
-
-        def bounded(self: Any) -> Any:
-            return next(turns, None) is not None and run(self)
-
-        monkeypatch.setattr(running.Flows, "_run_next", bounded)
-        monkeypatch.setattr(stepping, "TOGETHER_SECONDS", 0.0)  # each a turn of its own
-    with pytest.raises((AssertionError, hg.HeadgateError, KeyError)):
-        live(CHAIN, "strong", LIFE)
-
-
-WINDOW = hg.procedure(
-    SOURCE.window("4 rows", "1 row", aggregate=KEPT, by="k"),
-    output=MIDDLE, writes=TABLES, retries=1, name="keeping_1",
-)(keeping)  # fmt: skip
-KEPT_FLOW = hg.Dataflow("flow", [WINDOW])
-move, fresh = Groups.move, KeptWindow._fresh
-
-
-def moved_with_sums(self: Groups, leaving: int, inside: int) -> None:
-    """What leaves is not taken away from the sums."""
-    sums = self._arrays[window_groups.GROUP_SUMS].copy()
-    move(self, leaving, inside)
-    if leaving:
-        self._arrays[window_groups.GROUP_SUMS][:] = sums
-
-
-def fresh_though_aborted(self: KeptWindow, state: Any, *more: pa.Table) -> Any:
-    """What an execution that aborted left is taken for what was there before it."""
-    self._again = None
-    state.kept = state.kept._replace(version=self._version)
-    return fresh(self, state, *more)
-
-
-KEPT_CANARIES: list[tuple[str, Any, str, Any]] = [
-    ("an aggregate is not taken back", Groups, "move", moved_with_sums),
-    ("an abort leaves its aggregates", KeptWindow, "_fresh", fresh_though_aborted),
-]
-
-
-@pytest.mark.parametrize("seeded", [None, *KEPT_CANARIES], ids=lambda one: one and one[0])
-def test_a_seeded_bug_of_aggregates_is_found(seeded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    if seeded is None:
-        live(KEPT_FLOW, "strong", LIFE)
-        return
-    monkeypatch.setattr(*seeded[1:])
-    with pytest.raises((AssertionError, hg.HeadgateError, IndexError)):
-        live(KEPT_FLOW, "strong", LIFE)

@@ -12,25 +12,10 @@ from hypothesis import strategies as st
 import headgate as hg
 from headgate.dataflow import recording, stepping, writes
 from headgate.shards import flow_rows, share
+from tests.property.flow_world import TABLES, World, inserting, outside, removing, upserting
 from tests.property.harness import decoded, same_bytes
-from tests.property.test_flows import (
-    CHAIN,
-    END,
-    FIRST,
-    LIFE,
-    MIDDLE,
-    SOURCE,
-    TABLES,
-    World,
-    actions,
-    crews,
-    flows,
-    inserting,
-    outside,
-    removing,
-    rows,
-    upserting,
-)
+from tests.property.test_flow_canaries import CHAIN, END, FIRST, LIFE, MIDDLE, SOURCE
+from tests.property.test_flows import actions, crews, flows, rows
 from tests.property.workers import Workers, open_sharded
 
 # Engines of lives that end in a crash are lost, and say so when they are collected.

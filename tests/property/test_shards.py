@@ -9,9 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headgate as hg
+from headgate.shards.planning import Costs
+from headgate.shards.whole import WholeBatch
 from headgate.testing import SerialOracle, difference, results_difference
 from tests.property import making
 from tests.property import test_constraints as constrained
+from tests.property import test_straight as straight
 from tests.property.family import FAMILY
 from tests.property.harness import decoded, same_bytes, sorted_table
 from tests.property.workers import Workers, open_sharded
@@ -19,6 +22,13 @@ from tests.unit.shards import wards
 
 ROUTED = ("put", "move", "drop")
 COMPILED = ("transfer", "deposit", "move")  # kernels that others build anyway
+
+
+def choose(engine: hg.Engine, data: st.DataObject, *, first: bool = False) -> None:
+    """Let the next batch run in the driver, where plain ones go the straight path, or in tasks."""
+    # In tasks a batch takes long, or no time.
+    job = 9.0 if first else data.draw(st.sampled_from((9.0, 0.0)), "job")
+    engine._batches._elsewhere._costs = Costs(event=1e-9, whole=1.0, job=job, jobs=2, tasks=2)
 
 
 def compare(engine: hg.Engine, one: hg.Engine, oracle: SerialOracle) -> None:
@@ -33,7 +43,7 @@ def opened(tables: Any, forms: Any, rows: Any, data: st.DataObject) -> tuple[Any
     shards = data.draw(st.sampled_from((1, 2, 5)), "shards")
     trouble = data.draw(st.sampled_from((0.0, 0.5)), "trouble")
     workers = Workers(data.draw(st.integers(0, 99), "seed"), 2, trouble)
-    engine = open_sharded(tables, forms, shards, workers)
+    engine = open_sharded(tables, forms, shards, workers, driver_bytes_max=1 << 30)
     one = hg.open(None, tables=tables, transactions=forms)
     oracle = SerialOracle(tables, forms)
     for table in tables:
@@ -55,6 +65,7 @@ def test_results_and_rows_are_those_of_one_process(name: str, data: st.DataObjec
     options |= {"updates": not compiled and data.draw(st.booleans(), "updates")}
     for events in data.draw(making.batches(making.events(member)), "batches"):
         expected = oracle.run(form, events, **options)
+        choose(engine, data)
         found, same = engine.run(form, events, **options), one.run(form, events, **options)
         assert results_difference(found, expected) is None
         assert same_bytes(decoded(found), decoded(same))
@@ -94,11 +105,39 @@ def test_routed_events_that_create_move_and_delete_do_too(data: st.DataObject) -
     options: dict[str, Any] = {"route_by": "kind"}
     for events in data.draw(making.batches(routed), "batches"):
         expected = oracle.run(forms, events, **options)
+        choose(engine, data)
         found, same = engine.run(forms, events, **options), one.run(forms, events, **options)
         assert results_difference(found, expected) is None
         assert same_bytes(decoded(found), decoded(same))
         compare(engine, one, oracle)
     engine.close()
+
+
+def test_plain_batches_in_the_driver_and_others_in_tasks_follow_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ends, end = [], WholeBatch.end
+    monkeypatch.setattr(WholeBatch, "end", lambda *given: (ends.append(1), end(*given))[1])
+    tables, forms = [straight.boxes, straight.cells], straight.MIXED
+    rows = {"boxes": straight.FIRST["boxes"], "cells": straight.CELLS}
+    options: dict[str, Any] = {"order_by": "ts", "route_by": "kind"}
+    events = st.lists(straight.mixed_events(), min_size=1, max_size=4)
+
+    @making.examples(20)
+    @given(data=st.data())
+    def check(data: st.DataObject) -> None:
+        engine, one, oracle = opened(tables, list(forms.values()), rows, data)
+        for number, batch in enumerate(data.draw(events, "batches")):
+            choose(engine, data, first=not number)
+            found, same = engine.run(forms, batch, **options), one.run(forms, batch, **options)
+            expected = oracle.run(forms, batch.to_pylist(), **options)
+            assert results_difference(found, expected) is None
+            assert same_bytes(decoded(found), decoded(same))
+            compare(engine, one, oracle)
+        engine.close()
+
+    check()
+    assert ends
 
 
 @making.examples(8)
@@ -127,6 +166,7 @@ def test_constraints_judge_as_in_one_process(data: st.DataObject) -> None:
     options: dict[str, Any] = {"route_by": "kind", "order_by": "ts"}
     for events in data.draw(constrained.BATCHES, "batches"):
         expected = oracle.run(forms, events, **options)
+        choose(engine, data)
         found, same = engine.run(forms, events, **options), one.run(forms, events, **options)
         assert results_difference(found, expected) is None
         assert same_bytes(decoded(found), decoded(same))

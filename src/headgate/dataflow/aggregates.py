@@ -71,6 +71,12 @@ class Aggregates:
         return pa.schema([*keys, *((one.name, one.arrow) for one in self.items)])
 
     @cached_property
+    def of_no_rows(self) -> pa.Table:
+        """What they are of a window without rows: as in SQL one row, but of groups none."""
+        nothing = {one.name: 0 if one.function == "count" else None for one in self.items}
+        return pa.Table.from_pylist([] if self.by else [nothing], self.schema)
+
+    @cached_property
     def values(self) -> tuple[Column, ...]:
         """The columns that they are over, each once."""
         return tuple(dict.fromkeys(one.column for one in self.items if one.column is not None))

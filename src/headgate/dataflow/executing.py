@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from headgate.compiling.actions import verdict, watched
 from headgate.dataflow.arriving import fitted
 from headgate.dataflow.handles import NodeMeters
+from headgate.dataflow.joined_windows import JoinedCall, KeptContent, joined_calls
 from headgate.dataflow.kept_windows import KeptWindow
 from headgate.dataflow.nodes import Node, Unit
 from headgate.dataflow.order_of_units import ReadTable
@@ -54,6 +55,8 @@ from headgate.state.table import Table
 from headgate.transactions import Transaction
 
 MEASURED_EVENTS = 64  # at least, for what each of them took
+# What a procedure is called with: batches, a window, or windows beside one another.
+Called: TypeAlias = list[pa.Table] | Slid | JoinedCall
 
 
 class Aborted(Exception):
@@ -70,7 +73,7 @@ class UnitRan:
 
     taken: dict[str, int] = field(default_factory=dict)  # by node: how many rows it ran over
     given: dict[str, pa.Table] = field(default_factory=dict)  # by stream
-    windows: dict[str, Windowed] = field(default_factory=dict)  # by node
+    windows: dict[str, Windowed] = field(default_factory=dict)  # by the name it is kept under
     results: dict[str, Recorded] = field(default_factory=dict)  # by transaction
     calls: dict[str, int] = field(default_factory=dict)  # by procedure: how often it was called
 
@@ -99,6 +102,7 @@ class Executing:
         self.now = batches.clock.monotonic
         self._questions: dict[str, KeptQuestions] = {}  # by procedure
         self._kept: dict[str, KeptWindow] = {}  # by node
+        self._joined: dict[str, dict[str, KeptContent]] = {}  # by node, and by window
         self.interrupts: Interrupts = Interrupts()
         self._terms: dict[str, Terms] = {}
         self._plain: dict[str, Terms] = {}
@@ -128,8 +132,7 @@ class Executing:
                 if isinstance(node.step, Procedure):
                     self._run_procedure(node, node.step, taken, progress, writes, ran)
                 else:
-                    is_last = node is unit.nodes[-1]
-                    self._run_transaction(node, batch, taken[0], writes, ran, is_last=is_last)
+                    self._run_transaction(unit, node, batch, taken[0], writes, ran)
             finally:
                 self.meters.note_run(node.name, self.now() - began)
             writes.end_node()
@@ -154,10 +157,14 @@ class Executing:
     ) -> None:
         writes.has_triggers = bool(node.triggers)
         parts: dict[str, list[pa.Table]] = {one.name: [] for one in node.gives}
-        calls: Iterable[list[pa.Table] | Slid] = [taken]
+        calls: Iterable[Called] = [taken]
         if node.window is not None:
             state = ran.windows[node.name] = progress.window(node.name)
             calls = slides(node.window, state, taken[0], self.kept(node))
+        elif node.joined:
+            states = {key: progress.window(key) for key in node.joined}
+            ran.windows |= states
+            calls = joined_calls(node, states, taken, self.kept_joined(node))
         ran.calls[node.name] = 0
         for batches in calls:
             for name, rows in self.called(node, procedure, batches, writes).items():
@@ -177,8 +184,18 @@ class Executing:
             self._kept[node.name] = KeptWindow(window, window.aggregates)
         return self._kept[node.name]
 
+    def kept_joined(self, node: Node) -> Mapping[str, KeptContent]:
+        """The aggregates that are kept of the windows of a node that takes several things."""
+        found = self._joined.get(node.name)
+        if found is None:
+            found = self._joined[node.name] = {
+                key: KeptContent(window.aggregates)
+                for key, window in node.joined.items() if window.aggregates is not None
+            }  # fmt: skip
+        return found
+
     def called(
-        self, node: Node, procedure: Procedure, batches: list[pa.Table] | Slid, writes: Writes
+        self, node: Node, procedure: Procedure, batches: Called, writes: Writes
     ) -> dict[str, pa.Table]:
         """Call the function once; what it gives, by stream."""
         named, given = _arguments(node, procedure, batches)
@@ -189,6 +206,7 @@ class Executing:
             with self._guard.inside(), watched() as made:
                 answer = procedure.function(*given, tx)
             writes.turn.check()
+            tx.check_program()
             reason = tx.failure or verdict(answer, made)
             if reason is not None:
                 raise Aborted(node, reason)
@@ -199,6 +217,7 @@ class Executing:
             raise Aborted(node, str(error)) from error
         except Exception as error:
             self._check_interrupt(error)
+            tx.check_program()
             raise Aborted(node, tx.failure or error_reason(error)) from error
         finally:
             tx.close()
@@ -217,11 +236,13 @@ class Executing:
             try:
                 with self._guard.inside(), watched() as made:
                     answer = trigger.function(rows, tx)
+                tx.check_program()
                 reason = tx.failure or verdict(answer, made)
             except (DeclarationError, StoreError, WriteRefused):
                 raise
             except Exception as error:
                 self._check_interrupt(error)
+                tx.check_program()
                 reason = tx.failure or error_reason(error)
             finally:
                 tx.close()
@@ -237,11 +258,11 @@ class Executing:
     # --- transactions -------------------------------------------------------------------------
 
     def _run_transaction(
-        self, node: Node, batch: int, events: pa.Table, writes: Writes, ran: UnitRan,
-        *, is_last: bool,
-    ) -> None:  # fmt: skip
+        self, unit: Unit, node: Node, batch: int, events: pa.Table, writes: Writes, ran: UnitRan
+    ) -> None:
+        is_last = node is unit.nodes[-1]
         part = None
-        if is_last and not writes.has_kept and self.leaves(node, events):
+        if unit.nodes == (node,) and not writes.has_kept and self.leaves(node, events):
             part = self.attempt_there(node, np.full(events.num_rows, batch), events)
         if part is None:
             for table in node.tables:
@@ -373,14 +394,15 @@ class Executing:
 
 
 def _arguments(
-    node: Node, procedure: Procedure, batches: list[pa.Table] | Slid
+    node: Node, procedure: Procedure, batches: Called
 ) -> tuple[Mapping[str, pa.Table], list[pa.Table]]:
-    """The tables of a batch, or of a window, as SQL names them, and those that a function takes."""
+    """The tables of a batch, or of windows, as SQL names them, and those that a function takes."""
     if isinstance(batches, list):
         return batches_of([stream.name for stream in node.streams], batches), batches
     if batches.refused is not None:
         raise Aborted(node, batches.refused)
-    return batches.named(node.streams[0]), batches.arguments(has_rows=procedure.has_rows)
+    named = batches.named(node.streams[0]) if isinstance(batches, Slid) else batches.named()
+    return named, batches.arguments(has_rows=procedure.has_rows)
 
 
 def _reads(procedure: Procedure, writes: Writes) -> ReadTable:

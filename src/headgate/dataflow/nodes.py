@@ -61,9 +61,20 @@ class Node:
 
     @cached_property
     def window(self) -> Window | None:
-        """The window that it is over, if it is over one."""
+        """The window that it is over, if it is over one and nothing beside it."""
         found = self.takes[0]
-        return found if isinstance(found, Window) else None
+        return found if isinstance(found, Window) and len(self.takes) == 1 else None
+
+    @cached_property
+    def joined(self) -> Mapping[str, Window]:
+        """The windows that it takes beside others or streams, by the names they are kept under."""
+        windows = [one for one in self.takes if isinstance(one, Window) and len(self.takes) > 1]
+        return {f"{one.stream.name} of {self.name}": one for one in windows}
+
+    @cached_property
+    def windows(self) -> Mapping[str, Window]:
+        """All windows that it takes, each by the name that it is kept under."""
+        return self.joined if self.window is None else {self.name: self.window}
 
     @cached_property
     def written(self) -> tuple[Table, ...]:

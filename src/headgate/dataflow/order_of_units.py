@@ -139,7 +139,7 @@ def composed(graph: FlowGraph) -> dict[str, Unit]:
         after = graph.followers[unit.name]
         if len(after) == 1 and len(after[0].needed) == 1:
             only = after[0]
-            is_over_window = any(node.window is not None for node in only.nodes)
+            is_over_window = any(node.windows for node in only.nodes)
             if is_over_window or not (only.reads or only.writes):
                 found[unit.name] = only
     return found

@@ -10,9 +10,11 @@ from typing import Any
 
 from headgate.dataflow.aggregates import AGGREGATES
 from headgate.dataflow.partitions import Division, Partition
-from headgate.dataflow.streams import Stream, Taken, Window
+from headgate.dataflow.streams import Stream, Taken, Window, stream_of
 from headgate.errors import DeclarationError, shown
 from headgate.state.table import Table
+
+BATCH_NAME = "batch"  # what SQL calls the rows of the one thing that a procedure takes
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,10 +39,9 @@ class Procedure:
 
     @cached_property
     def has_rows(self) -> bool:
-        """Whether its function takes rows; over a window it may take the aggregates alone."""
-        window = self.takes[0]
-        is_plain = not isinstance(window, Window) or window.aggregates is None
-        return is_plain or len(_needed(self.function)) > 2
+        """Whether its function takes rows; of windows with aggregates it may take these alone."""
+        are_plain = not any(map(has_aggregates, self.takes))
+        return are_plain or len(_needed(self.function)) > len(self.takes) + 1
 
     def __call__(self, *given: Any) -> Any:
         """Call the plain function, as in a unit test of it."""
@@ -65,15 +66,19 @@ def procedure(
     partitions: int | None = None,
     align: int | None = None,
 ) -> Callable[[Callable[..., Any]], Procedure]:
-    """Declare a function as a procedure over the batches of streams, or over a window of one.
+    """Declare a function as a procedure over the batches of streams, or over windows of them.
 
     It is called with the rows of each stream as an Arrow table (of a window with aggregates with
-    these, see `Stream.window`), and with `tx`, its one way to tables: `tx.sql`, `tx.insert`,
-    `tx.update`, `tx.upsert`, `tx.delete`. `reads` and `writes` name the tables; what it writes it
-    may read. What it returns, as Arrow, a frame or a list of dicts, is the batch on its `output`;
-    of several outputs a dict by their names. `return hg.abort("why")` or an exception undoes all of
-    it; it is tried again `retries` times, and then the batch is aborted for good, and so it is for
-    all that would have taken what it gives.
+    these, see `Stream.window`), in the order in which they are named, and with `tx`, its one way to
+    tables: `tx.sql`, `tx.insert`, `tx.update`, `tx.upsert`, `tx.delete`. `reads` and `writes` name
+    the tables; what it writes it may read. What it returns, as Arrow, a frame or a list of dicts,
+    is the batch on its `output`; of several outputs a dict by their names. `return
+    hg.abort("why")` or an exception undoes all of it; it is tried again `retries` times, and then
+    the batch is aborted for good, and so it is for all that would have taken what it gives.
+
+    Windows beside one another move on batch by batch of one number: it is called whenever one of
+    them slides, over the newest whole content of each, once all have been whole. Windows of time
+    have one clock. With streams beside them it is called for each batch that has rows of these.
 
     With `partition_by`, a column, it is `partitions` nodes: each takes the rows of its own keys of
     each batch, as a transaction of its own, sees its own rows of the tables that it writes, and
@@ -127,40 +132,59 @@ def _check_function(function: Any, takes: Sequence[Taken], where: str) -> None:
         raise DeclarationError(f"{where}: @hg.procedure(...) goes on a plain Python function")
     needed = _needed(function)
     kinds = {one.kind for one in needed}
-    window = takes[0]
-    has_aggregates = isinstance(window, Window) and window.aggregates is not None
-    wanted = (2, 3) if has_aggregates else (len(takes) + 1,)
+    kept = [one for one in takes if has_aggregates(one)]
+    wanted = (len(takes) + 1, len(takes) + 1 + len(kept))
     if kinds - {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY} or (
         len(needed) not in wanted
     ):
         label = getattr(function, "__name__", "f")
-        if has_aggregates:
+        alone, both = list[str](), list[str]()
+        for name, aggregates in sql_names(takes):
+            alone.append(aggregates or name)
+            both += [name, aggregates] if aggregates else [name]
+        if kept:
+            of = "the window" if len(takes) == 1 else "each window that has them"
             raise DeclarationError(
-                f"{where}: its function takes the aggregates of the window, then tx: "
-                f"def {label}(aggregates, tx); or its rows before them: "
-                f"def {label}(batch, aggregates, tx)"
+                f"{where}: its function takes the aggregates of {of}, then tx: "
+                f"def {label}({', '.join(alone)}, tx); or its rows before them: "
+                f"def {label}({', '.join(both)}, tx)"
             )
-        batches = ", ".join(["batch"] if len(takes) == 1 else [_told(one) for one in takes])
         raise DeclarationError(
             f"{where}: its function takes a batch of each of its streams, then tx: "
-            f"def {label}({batches}, tx)"
+            f"def {label}({', '.join(alone)}, tx)"
         )
+
+
+def has_aggregates(taken: Taken) -> bool:
+    """Whether aggregates are kept of what is taken."""
+    return isinstance(taken, Window) and taken.aggregates is not None
+
+
+def sql_names(takes: Sequence[Taken]) -> list[tuple[str, str | None]]:
+    """What SQL calls the rows of each that a procedure takes, and the aggregates that are kept."""
+    if len(takes) == 1:
+        return [(BATCH_NAME, AGGREGATES if has_aggregates(takes[0]) else None)]
+    names = [stream_of(one).name for one in takes]
+    return [
+        (name, f"{name}_{AGGREGATES}" if has_aggregates(one) else None)
+        for name, one in zip(names, takes, strict=True)
+    ]
 
 
 def _check_takes(takes: Sequence[Taken], tables: Sequence[Table], where: str) -> None:
-    if any(isinstance(one, Window) for one in takes) and len(takes) > 1:
-        raise DeclarationError(
-            f"{where}: a procedure over a window takes nothing beside it; join before the window"
-        )
-    names = [_told(one) for one in takes]
-    if len(set(names)) < len(names):
-        raise DeclarationError(f"{where}: it takes one stream twice: {', '.join(names)}")
-    window = takes[0]
-    if isinstance(window, Window) and window.aggregates is not None:
-        known = [window.stream.name, *(table.name for table in tables)]
-        if AGGREGATES in (name.lower() for name in known):
+    names = [stream_of(one).name for one in takes]
+    for name in names:
+        if names.count(name) > 1:
+            told = ", ".join(map(_told, takes))
             raise DeclarationError(
-                f"{where}: {AGGREGATES!r} is what its SQL calls those of its window, and a stream "
+                f"{where}: it takes one stream twice: {told}; its SQL would have {name!r} twice: "
+                "let a procedure before it give the rows on a stream of another name"
+            )
+    known = [name.lower() for name in (*names, *(table.name for table in tables))]
+    for _, aggregates in sql_names(takes):
+        if aggregates is not None and aggregates.lower() in known:
+            raise DeclarationError(
+                f"{where}: {aggregates!r} is what its SQL calls those of its window, and a stream "
                 "or table that it declares is called so, too; give that another name"
             )
 

@@ -30,7 +30,14 @@ from headgate.dataflow.recording import arrival_of, recorded_schema, united
 from headgate.dataflow.signals import ended_in_order
 from headgate.dataflow.stepping import Behind, Stepped, Stepping
 from headgate.dataflow.streams import BATCH, Stream
-from headgate.dataflow.under_way import News, UnderWay, node_inlet, restarted, stream_inlet
+from headgate.dataflow.under_way import (
+    News,
+    UnderWay,
+    left_over,
+    restarted,
+    stream_inlet,
+    window_inlet,
+)
 from headgate.dataflow.workers import Shift
 from headgate.durability import Commit
 from headgate.engine.batch import Batches
@@ -427,8 +434,10 @@ class Flows:
                 continue  # those that are there are null in what is new
             rows = {f"stream {name}": self._memory.inlets.get(stream_inlet(name))}
             for node in self.graph.nodes:
-                if node.window is not None and node.window.stream.name == name:
-                    rows[f"window of {node.name}"] = self._memory.inlets.get(node_inlet(node.name))
+                for key, window in node.windows.items():
+                    if window.stream.name == name:
+                        inlet = window_inlet(key, node)
+                        rows[f"window of {node.name}"] = self._memory.inlets.get(inlet)
             held = [f"{what} ({one.held.num_rows} rows)" for what, one in rows.items()
                     if one is not None and one.held is not None and one.held.num_rows]  # fmt: skip
             if held:
@@ -455,6 +464,7 @@ class Flows:
         new = restarted(
             self._memory.inlets, [node for node in self.graph.nodes if node.name not in known]
         )
+        new = {**left_over(self._memory.inlets, self.graph.nodes), **new}
         if new:
             self._batches.commit_flow({}, None, None, new, Border())
         for name in self.graph.sources:

@@ -18,6 +18,7 @@ from headgate.dataflow import onlookers
 from headgate.dataflow.arriving import Arrival, tally_of, youngest_us
 from headgate.dataflow.executing import Aborted, Executing, UnitRan, record
 from headgate.dataflow.handles import Aligned, NodeMeters
+from headgate.dataflow.joined_windows import move_joined_past
 from headgate.dataflow.nodes import FlowGraph, Node, Unit
 from headgate.dataflow.onlookers import Onlooking, is_onlooker
 from headgate.dataflow.order_of_units import LateTurn, Order, OwnTurn, Restarted
@@ -398,15 +399,33 @@ class Stepping:
 
     def _move_windows(self, unit: Unit, batch: int, ran: UnitRan, progress: UnderWay) -> None:
         """A unit did not commit a batch for good: the windows of its nodes move on all the same."""
-        for node in [one for one in unit.nodes if one.window is not None]:
+        for node in unit.nodes:
+            if node.joined:
+                self._move_joined(node, unit, batch, ran, progress)
+            if node.window is None:
+                continue
             name = node.streams[0].name
             is_given = name not in unit.inner
             rows = progress.batch(name, batch) if is_given else ran.given.get(name)
-            if rows is not None and rows.num_rows and node.window is not None:
+            if rows is not None and rows.num_rows:
                 window = progress.window(node.name)
                 kept = self._executing.kept(node)
                 move_past(node.window, window, rows, is_given=is_given, kept=kept)
                 progress.put_window(node.name, window)
+
+    def _move_joined(
+        self, node: Node, unit: Unit, batch: int, ran: UnitRan, progress: UnderWay
+    ) -> None:
+        taken = [
+            ran.given.get(name) if name in unit.inner else progress.batch(name, batch)
+            for name in node.taken
+        ]
+        if any(rows is not None and rows.num_rows for rows in taken):
+            states = {key: progress.window(key) for key in node.joined}
+            kept = self._executing.kept_joined(node)
+            moved = move_joined_past(node, states, taken, unit.inner, kept)
+            for key, window in moved.items():
+                progress.put_window(key, window)
 
     def _undo(self, writes: Writes) -> None:
         with self._guard.all_or_stopped():

@@ -57,6 +57,7 @@ class Tx:
         self._procedure, self._batches, self._writes = procedure, batches, writes
         self._read, self._questions, self._fire = read, questions, fire
         self.failure: str | None = None  # of a write: from then on nothing can commit
+        self.wrong: DeclarationError | None = None  # what no batch can mend
         self._is_open = True
 
     def sql(self, query: str, parameters: Parameters = None) -> pa.Table:
@@ -69,7 +70,7 @@ class Tx:
         try:
             check_asked(query, parameters)
         except InputError as error:
-            raise DeclarationError(f"{self._where()}: {error}") from None
+            raise self._wrong(f"{self._where()}: {error}") from None
         check_query(query, parameters)
         known = {one.name: one for one in self._procedure.tables}
         tables = {name: self._batches[name] for name in named_in(query, self._batches)}
@@ -81,7 +82,7 @@ class Tx:
         except DeclarationError as error:  # no batch is wrong: it waits until the program is mended
             found = named_in(query, [one for one in self._writes.names if one not in known])
             told = f"; {self._about(found[-1])}" if found else ""
-            raise DeclarationError(f"{self._where()}: {error}{told}") from None
+            raise self._wrong(f"{self._where()}: {error}{told}") from None
 
     def _about(self, name: str) -> str:
         """What to do about a table that cannot be read."""
@@ -89,6 +90,14 @@ class Tx:
         if versioned is None:
             return f"{name!r} is a table: declare it, reads=[{name}]"
         return f"{name!r} has the versions of {versioned!r}, which procedures do not read"
+
+    def rows(self, table: Table | str) -> pa.Table:
+        """All rows of a declared table as they are now, own writes with them, in no order.
+
+        Of a small table that is a tenth of the time of a question in SQL.
+        """
+        known = {one.name: one for one in self._procedure.tables}
+        return self._read(self._declared(table, known, "reads", "reads=[...]").name)
 
     def insert(self, table: Table | str, rows: Any) -> int:
         """Add rows, whose keys must be new; columns that they lack take their defaults.
@@ -123,24 +132,37 @@ class Tx:
         """The procedure has ended: who kept its tx can do no more with it."""
         self._is_open = False
 
+    def check_program(self) -> None:
+        """Raise what it asked for and never declared, also where the procedure caught that."""
+        if self.wrong is not None:
+            raise self.wrong
+
     def _check(self) -> None:
         if not self._is_open:
             raise InputError(f"{self._where()}: its batch has ended; a tx is of one batch")
+
+    def _wrong(self, told: str) -> DeclarationError:
+        """What must be changed in the program; to catch it in the procedure does not mend it."""
+        self.wrong = self.wrong or DeclarationError(told)
+        return self.wrong
 
     def _where(self) -> str:
         return f"{self._procedure.told} {self._procedure.name!r}"
 
     def _found(self, table: Any) -> Table:
+        known = {one.name: one for one in self._procedure.writes}
+        return self._declared(table, known, "writes", "writes=[...]")
+
+    def _declared(self, table: Any, known: Mapping[str, Table], what: str, where: str) -> Table:
         self._check()
         if not isinstance(table, Table | str):
             raise InputError(f"{self._where()}: hand in a table or its name, not {shown(table)}")
         name = table if isinstance(table, str) else table.name
-        known = {one.name: one for one in self._procedure.writes}
         if name not in known:
             among = not_among(name, known, "tables that it declares so")
-            raise DeclarationError(
-                f"{self._where()} writes the table {name!r}, which it does not declare in "
-                f"writes=[...]; {among}"
+            raise self._wrong(
+                f"{self._where()} {what} the table {name!r}, which it does not declare in "
+                f"{where}; {among}"
             )
         return known[name]
 

@@ -41,6 +41,7 @@ from headgate.engine.stream import OF_DATAFLOWS
 EMPTY = Inlet(None, None, 0)
 News: TypeAlias = tuple[str, int, int]  # a batch that is whole: its stream, number and rows
 RUNS_MAX = 64  # before they are joined into one
+_WINDOW = f"{OF_DATAFLOWS}window "
 
 
 def stream_inlet(name: str) -> str:
@@ -53,11 +54,19 @@ def node_inlet(name: str) -> str:
     return f"{OF_DATAFLOWS}node {name}"
 
 
+def window_inlet(key: str, node: Node) -> str:
+    """Under which name a window of a node is kept: with the node, or by itself where there are
+    others beside it."""
+    return node_inlet(key) if key == node.name else f"{_WINDOW}{key}"
+
+
 class KeptAt(NamedTuple):
-    """Which aggregates of a window are those of its rows."""
+    """Which aggregates of a window are those of its rows; and of a joined window of time what need
+    not be looked up in them again."""
 
     version: int
     known: int  # how many of its rows they have, from the first that it had as the epoch began
+    newest: int | None = None  # the newest time of its rows, where that is known
 
 
 NOT_KEPT = KeptAt(-1, 0)
@@ -68,7 +77,8 @@ class Windowed:
     """The window of a node while an epoch runs: `drops` of its first rows go, `added` come.
 
     Where aggregates are kept of it, they are `kept` as of some version, with the first so many of
-    its rows; what goes counts as long as the epoch runs.
+    its rows; what goes counts as long as the epoch runs. Of one that is joined with others the
+    first `whole` rows had come when it was whole last; 0: it never was.
     """
 
     before: Inlet
@@ -76,6 +86,7 @@ class Windowed:
     drops: int = 0
     added: list[pa.Table] = field(default_factory=list)
     kept: KeptAt = NOT_KEPT
+    whole: int = 0
 
     @property
     def tables(self) -> list[pa.Table]:
@@ -128,7 +139,14 @@ class Standing:
         self._seen: Mapping[str, Inlet] | None = None
         self._known: list[Inlet | None] = []
         nodes = [node_inlet(node.name) for node in graph.nodes]
-        self._names = [*map(stream_inlet, graph.streams), *nodes]
+        # By the name of a window that is joined with others: its inlet, and its stream.
+        self.joined: dict[str, tuple[str, Stream]] = {
+            key: (window_inlet(key, node), window.stream)
+            for node in graph.nodes
+            for key, window in node.joined.items()
+        }
+        joined_inlets = [inlet for inlet, _ in self.joined.values()]
+        self._names = [*map(stream_inlet, graph.streams), *nodes, *joined_inlets]
 
     def follow(self, inlets: Mapping[str, Inlet]) -> None:
         """See what the engine's memory has, which recovery may have brought there."""
@@ -180,15 +198,23 @@ class Standing:
                 queue.runs = [BatchRun.of_log(as_declared(one.held, held_schema(stream)))]
             queue.floor = min([one.arrivals, *(run.first - 1 for run in queue.runs)])
         for node in self.graph.nodes:
-            one = _in_declared_columns(inlets.get(node_inlet(node.name), EMPTY), node)
-            self.done[node.name], self.windows[node.name] = one.arrivals, one
+            one = inlets.get(node_inlet(node.name), EMPTY)
+            self.done[node.name] = one.arrivals
+            self.windows[node.name] = _in_declared_columns(one, node.streams[0])
+        for key, (inlet, stream) in self.joined.items():
+            self.windows[key] = _in_declared_columns(inlets.get(inlet, EMPTY), stream)
+
+    def window_of(self, key: str) -> tuple[str, Stream]:
+        """The inlet of a window, by the name that it is kept under, and its stream."""
+        found = self.joined.get(key)
+        return (node_inlet(key), self.graph.by_name[key].streams[0]) if found is None else found
 
 
-def _in_declared_columns(one: Inlet, node: Node) -> Inlet:
+def _in_declared_columns(one: Inlet, stream: Stream) -> Inlet:
     """A window with its rows as they are declared now: those of the log may have less columns."""
     if one.held is None:
         return one
-    held = as_declared(one.held, node.streams[0].schema.arrow)
+    held = as_declared(one.held, stream.schema.arrow)
     return one if held is one.held else replace(one, held=held)
 
 
@@ -298,18 +324,20 @@ class UnderWay:
     def _empty(self, stream: str) -> pa.Table:
         return self._graph.streams[stream].empty
 
-    def window(self, node: str) -> Windowed:
-        """The window of a node as it stands, to be moved on and put back if its unit commits."""
-        found = self._windows.get(node)
+    def window(self, key: str) -> Windowed:
+        """A window as it stands, by the name that it is kept under (of one that stands by itself
+        that of its node), to be moved on and put back if its unit commits."""
+        found = self._windows.get(key)
         if found is None:
-            before = self._standing.windows[node]
-            kept = self._standing.kept.get(node, NOT_KEPT)
-            return Windowed(before, before.watermark_us, kept=kept)
+            before = self._standing.windows[key]
+            kept = self._standing.kept.get(key, NOT_KEPT)
+            whole = before.arrivals if key in self._standing.joined else 0
+            return Windowed(before, before.watermark_us, kept=kept, whole=whole)
         return replace(found, added=list(found.added))
 
-    def put_window(self, node: str, window: Windowed) -> None:
-        """The window of a node has moved on."""
-        self._windows[node] = window
+    def put_window(self, key: str, window: Windowed) -> None:
+        """A window has moved on."""
+        self._windows[key] = window
 
     # --- what happens -------------------------------------------------------------------------
 
@@ -356,8 +384,8 @@ class UnderWay:
             one = self._moved(name)
             if one.held is not None or one.drops or name in self._closed:
                 found[stream_inlet(name)] = one
-        for name in {*self._done, *self._windows}:
-            found[node_inlet(name)] = self._node(name)
+        for key in {*self._done, *self._windows}:
+            found[self._standing.window_of(key)[0]] = self._kept(key)
         return found
 
     def settle(
@@ -378,13 +406,13 @@ class UnderWay:
             queue.add(among(self._added.get(name, ()), floor + 1, sys.maxsize))
             queue.closed, queue.flushed_us = self.closed(name), self.flushed_us(name)
             queue.drop(floor)
-        for name, window in self._windows.items():
-            key, kept = node_inlet(name), window.kept
-            standing.kept[name] = KeptAt(kept.version, kept.known - window.drops)
+        for key, window in self._windows.items():
+            (inlet, stream), kept = standing.window_of(key), window.kept
+            standing.kept[key] = kept._replace(known=kept.known - window.drops)
             known = inlets if self._is_logged else moved(
-                {key: standing.windows[name]}, {key: self._node(name)}
+                {inlet: standing.windows[key]}, {inlet: self._kept(key)}
             )  # fmt: skip
-            standing.windows[name] = _in_declared_columns(known[key], self._graph.by_name[name])
+            standing.windows[key] = _in_declared_columns(known[inlet], stream)
         standing.done.update(self._done)
         return news
 
@@ -407,16 +435,18 @@ class UnderWay:
         held = numbered(queue.stream, kept)
         return Inlet(self.flushed_us(name), held, self.closed(name), drops)
 
-    def _node(self, name: str) -> Inlet:
-        window = self._windows.get(name)
+    def _kept(self, key: str) -> Inlet:
+        """What became of a window, or of a node without one that stands by itself."""
+        window, is_joined = self._windows.get(key), key in self._standing.joined
         if window is None:
-            return Inlet(self._standing.windows[name].watermark_us, None, self.done(name), 0)
+            return Inlet(self._standing.windows[key].watermark_us, None, self.done(key), 0)
+        arrivals = window.whole - window.drops if is_joined else self.done(key)
         count = 0 if window.before.held is None else window.before.held.num_rows
         added = pa.concat_tables(window.added) if window.added else None
         if added is not None:
             added = added.slice(max(0, window.drops - count)).combine_chunks()
         held = added if added is not None and added.num_rows else None
-        return Inlet(window.mark_us, held, self.done(name), min(window.drops, count))
+        return Inlet(window.mark_us, held, arrivals, min(window.drops, count))
 
 
 def restarted(inlets: Mapping[str, Inlet], nodes: Iterable[Node]) -> dict[str, Inlet]:
@@ -426,4 +456,25 @@ def restarted(inlets: Mapping[str, Inlet], nodes: Iterable[Node]) -> dict[str, I
         closed = [inlets.get(stream_inlet(one.name), EMPTY).arrivals for one in node.streams]
         if max(closed):
             found[node_inlet(node.name)] = Inlet(None, None, max(closed))
+        for key in node.joined:
+            if inlets.get(window_inlet(key, node), EMPTY) != EMPTY:
+                found[window_inlet(key, node)] = EMPTY
+    return found
+
+
+def left_over(inlets: Mapping[str, Inlet], nodes: Iterable[Node]) -> dict[str, Inlet]:
+    """Windows that nodes do not take any more, or in other company, are empty: one that is taken so
+    again begins anew."""
+    found = {}
+    for node in nodes:
+        one = inlets.get(node_inlet(node.name), EMPTY)
+        if node.window is None and one.held is not None:
+            found[node_inlet(node.name)] = Inlet(None, None, one.arrivals)
+        taken = {window_inlet(key, node) for key in node.joined}
+        found |= {
+            name: EMPTY
+            for name, kept in inlets.items()
+            if name.startswith(_WINDOW) and name.endswith(f" of {node.name}")
+            and name not in taken and kept != EMPTY
+        }  # fmt: skip
     return found

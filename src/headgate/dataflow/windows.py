@@ -19,13 +19,12 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.dataflow.aggregates import AGGREGATES
+from headgate.dataflow.procedures import BATCH_NAME
 from headgate.dataflow.streams import Stream, Window
 from headgate.dataflow.under_way import NOT_KEPT, Windowed
 
 if TYPE_CHECKING:
     from headgate.dataflow.kept_windows import KeptWindow
-
-BATCH_NAME = "batch"  # what SQL calls the rows
 
 
 class Slid:
@@ -47,9 +46,15 @@ class Slid:
         """Its rows, in its order."""
         return self._rows()
 
-    def named(self, stream: Stream) -> SlidTables:
-        """Its tables by the names that SQL has for them."""
-        return SlidTables(self, stream.name)
+    def named(self, stream: Stream) -> SqlTables:
+        """Its tables by the names that SQL has for them, where it is taken alone."""
+        found: dict[str, Callable[[], pa.Table]] = {}
+        for name in (BATCH_NAME, stream.name):
+            found[name] = lambda: self.rows
+        kept = self.aggregates
+        if kept is not None:
+            found[AGGREGATES] = lambda: kept
+        return SqlTables(found)
 
     def arguments(self, *, has_rows: bool) -> list[pa.Table]:
         """What a function over it is called with, but for its tx."""
@@ -57,25 +62,20 @@ class Slid:
         return [self.rows, *kept] if has_rows else kept
 
 
-class SlidTables(Mapping[str, pa.Table]):
-    """The tables of a window by their names; nothing is put together for who does not ask."""
+class SqlTables(Mapping[str, pa.Table]):
+    """Tables by the names that SQL has for them; nothing is put together for who does not ask."""
 
-    def __init__(self, slid: Slid, stream: str) -> None:
-        self._slid = slid
-        kept = () if slid.aggregates is None else (AGGREGATES,)
-        self._names = tuple(dict.fromkeys((BATCH_NAME, stream, *kept)))
+    def __init__(self, made: Mapping[str, Callable[[], pa.Table]]) -> None:
+        self._made = made
 
     def __getitem__(self, name: str) -> pa.Table:
-        if name not in self._names:
-            raise KeyError(name)
-        kept = self._slid.aggregates
-        return kept if name == AGGREGATES and kept is not None else self._slid.rows
+        return self._made[name]()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
+        return iter(self._made)
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self._made)
 
 
 class HeldRows:

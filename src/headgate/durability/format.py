@@ -70,7 +70,10 @@ Payload: parts, then fewer than 64 zeros, each part of
             stays, without its first n rows, and what is held here comes behind it. Inlets of
             dataflows are called "dataflow stream NAME" (held: its rows under way, with "__batch";
             arrivals: its last whole batch) and "dataflow node NAME" (arrivals: the last batch that
-            it is done with; held: the rows of its window). A frame with input has also "input":
+            it is done with; held: the rows of its window). A window that a node takes beside other
+            windows or streams is "dataflow window STREAM of NAME" (held: its rows, from the first
+            of its newest whole content on; arrivals: how many of them had come when it was whole;
+            watermark: the end of its next window of time). A frame with input has also "input":
             rows and "fingerprint": the code's, or null; source, results and inlets are left out
             when they are null or empty. An inlet with a name of "\\0time " and the name of a
             table is no stream's: its watermark is the time by which that table's rows expire. One
@@ -136,10 +139,12 @@ Part: of a store with shards, whose rows are in no frame of the log. One file, w
     header  magic "HGpt", version, kind 1, u64 epoch (that it was written for), u64 store, u64
             lineage, u64 body length, u64 body checksum (xxh3_64, seed 0), u64 zero, u64 checksum:
             this last one is the part's mark
-    body    u64 length, JSON {"tables": [[name, length with zeros], ...], "said": {...}}, zeros up
-            to a multiple of 64; then each table as an Arrow IPC stream with zeros likewise
+    body    u64 length, JSON {"tables": [[name, length with zeros], ...], "said": {...}}, which may
+            end with spaces, zeros up to a multiple of 64; then each table as an Arrow IPC stream
+            with zeros likewise
     A part is named SHARD-RUN-EPOCH-SHARE-ATTEMPT.part: the run is a number of the process that
-    commits, the attempt one of the task that wrote it, so that no two writers share a name. It
+    commits, the attempt one of the task that wrote it, so that no two writers share a name. It has
+    it from its first byte on: what is not whole yet is named by no record, either. It
     counts when the log names it: rows of the table "__parts", changed by the same frame that holds
     the results.
     Columns: shard (one more than the last is what all shards have), epoch, kind ("changes" or

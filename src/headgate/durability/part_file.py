@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +24,7 @@ from headgate.errors import DamageError
 from headgate.io import Disk, make_folders, replace_file
 
 _LENGTH = struct.Struct("<Q")
+_SIZE_MAX = 10**15 - 1  # of a table, as far as its digits go
 
 
 class PartName(NamedTuple):
@@ -53,6 +54,14 @@ def make_epoch_folder(disk: Disk, path: str, epoch: int) -> str:
     return folder
 
 
+def begin_epoch_folder(disk: Disk, path: str, epoch: int) -> str:
+    """The same, but it is durable only when the folder above it is synced: for who writes to it
+    alone, and syncs once for all."""
+    folder = os.path.join(path, layout.PARTS_FOLDER, epoch_folder(epoch))
+    disk.make_folder(folder)
+    return folder
+
+
 def make_work_folder(disk: Disk, path: str) -> None:
     """Have the folder for the files of work under way."""
     make_folders(disk, os.path.join(path, layout.PARTS_FOLDER, layout.WORK_FOLDER))
@@ -70,29 +79,76 @@ def write_part(
     is_kept: bool = True,
 ) -> PartName:
     """Write a part of an epoch: durable when it returns, or else, if it is not to be kept, among
-    the files of work under way."""
+    the files of work under way.
+
+    It has its name from the first: one that is not whole counts for as little as one that is, until
+    the log names it with its mark.
+    """
     body = _encode(tables, said)
-    size, digest = sum(map(len, body)), xxhash.xxh3_64()
+    size = sum(map(len, body))
+    header = _header(body, lineage, epoch, size)
+    file = os.path.join(epoch_folder(epoch) if is_kept else layout.WORK_FOLDER, name)
+    target = os.path.join(path, layout.PARTS_FOLDER, file)
+    opened = disk.open(target, "create")
+    try:
+        opened.write(0, header, *body)
+        if is_kept:
+            opened.sync()
+    finally:
+        opened.close()
+    if is_kept:
+        disk.sync_folder(os.path.dirname(target))
+    return PartName(file, _mark_of(header), len(header) + size)
+
+
+def write_part_as_made(
+    disk: Disk,
+    path: str,
+    lineage: Lineage,
+    epoch: int,
+    name: str,
+    names: Collection[str],
+    tables: Iterable[tuple[str, pa.Table]],
+    said: Mapping[str, Any],
+) -> PartName:
+    """The same of tables that are made one after another, which have some of these names: the disk
+    is at work on the first ones while the others are made."""
+    room = len(_index([(one, _SIZE_MAX) for one in names], said))
+    place = first = layout.padded(_LENGTH.size + room)
+    bodies: list[bytes | memoryview] = []
+    index: list[tuple[str, int]] = []
+    file = os.path.join(epoch_folder(epoch), name)
+    target = os.path.join(path, layout.PARTS_FOLDER, file)
+    opened = disk.open(target, "create")
+    try:
+        for one, table in tables:
+            size, pieces = _encoded(table)
+            opened.write(layout.RECORD_BYTES + place, *pieces)
+            opened.will_sync(layout.RECORD_BYTES + place, size)
+            bodies += pieces
+            index.append((one, size))
+            place += size
+        text = _index(index, said).ljust(room)  # JSON may end with spaces
+        begin = (_LENGTH.pack(room) + text).ljust(first, b"\0")
+        header = _header([begin, *bodies], lineage, epoch, place)
+        opened.write(0, header, begin)
+        opened.sync()
+    finally:
+        opened.close()
+    disk.sync_folder(os.path.dirname(target))
+    return PartName(file, _mark_of(header), layout.RECORD_BYTES + place)
+
+
+def _header(body: Iterable[bytes | memoryview], lineage: Lineage, epoch: int, size: int) -> bytes:
+    digest = xxhash.xxh3_64()
     for piece in body:
         digest.update(piece)
     fields = (epoch, lineage.store, lineage.id, size, digest.intdigest(), 0)
-    header = layout.seal(layout.PART_HEADER_RECORD, layout.PART_MAGIC, *fields)
-    file = os.path.join(epoch_folder(epoch) if is_kept else layout.WORK_FOLDER, name)
-    target = os.path.join(path, layout.PARTS_FOLDER, file)
-    if is_kept:
-        replace_file(disk, target, header, *body)
-    else:
-        _write(disk, target, header, *body)
-    mark = int.from_bytes(header[layout.COVERED_BYTES :], "little")
-    return PartName(file, mark, len(header) + size)
+    return layout.seal(layout.PART_HEADER_RECORD, layout.PART_MAGIC, *fields)
 
 
-def _write(disk: Disk, target: str, *pieces: bytes | memoryview) -> None:
-    opened = disk.open(target, "create")
-    try:
-        opened.write(0, *pieces)
-    finally:
-        opened.close()
+def _mark_of(header: bytes) -> int:
+    return int.from_bytes(header[layout.COVERED_BYTES :], "little")
 
 
 def read_part(disk: Disk, path: str, lineage: Lineage, name: PartName) -> PartContent:
@@ -207,22 +263,51 @@ def part_epochs(disk: Disk, path: str) -> list[int]:
     return sorted(int(name) for name in names if len(name) == 20 and name.isdecimal())
 
 
+class _Pieces:
+    """What Arrow writes, where it stands in memory: many rows are not copied to be put together."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.found: list[memoryview] = []
+
+    def write(self, piece: bytes | pa.Buffer) -> int:
+        self.found.append(memoryview(piece))
+        return len(piece)
+
+    def flush(self) -> None:
+        """There is nothing to wait for."""
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
 def _encode(tables: Mapping[str, pa.Table], said: Mapping[str, Any]) -> list[bytes | memoryview]:
-    """The bytes of a part, in pieces, so that many rows are not copied to be put together."""
+    """The bytes of a part, in pieces."""
     bodies: list[bytes | memoryview] = []
     index: list[tuple[str, int]] = []
     for name, table in tables.items():
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, table.schema) as writer:
-            writer.write_table(table)
-        body = memoryview(sink.getvalue())
-        size = layout.padded(len(body))
-        bodies += [body, bytes(size - len(body))]
+        size, pieces = _encoded(table)
+        bodies += pieces
         index.append((name, size))
-    text = json.dumps({"tables": index, "said": dict(said)}).encode()
+    text = _index(index, said)
     first = layout.padded(_LENGTH.size + len(text))
     begin = (_LENGTH.pack(len(text)) + text).ljust(first, b"\0")
     return [begin, *bodies]
+
+
+def _encoded(table: pa.Table) -> tuple[int, list[bytes | memoryview]]:
+    """How many bytes a table takes, and they."""
+    pieces = _Pieces()
+    with pa.ipc.new_stream(pa.PythonFile(pieces, "w"), table.schema) as writer:
+        writer.write_table(table)
+    length = sum(map(len, pieces.found))
+    size = layout.padded(length)
+    return size, [*pieces.found, bytes(size - length)]
+
+
+def _index(tables: Sequence[tuple[str, int]], said: Mapping[str, Any]) -> bytes:
+    return json.dumps({"tables": tables, "said": dict(said)}).encode()
 
 
 def _decode(body: memoryview) -> PartContent:

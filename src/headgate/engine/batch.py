@@ -25,7 +25,7 @@ from headgate.engine.calls.few import FewCalls
 from headgate.engine.calls.keyed import keyed, keyed_few
 from headgate.engine.calls.values import FewEvents
 from headgate.engine.declaring.declarations import DeclaredStreams
-from headgate.engine.elsewhere import Elsewhere, RowsForFlows
+from headgate.engine.elsewhere import Elsewhere, RowsForFlows, WholeHere
 from headgate.engine.events import carried_kinds, with_nulls
 from headgate.engine.executors import Executors, RowsHere
 from headgate.engine.journal import EngineLock, Guard, Journal, OpenRecord
@@ -43,8 +43,8 @@ from headgate.engine.reading import ahead_of_readers
 from headgate.engine.rerun import Border, check_same_results, is_code_changed, read_terms
 from headgate.engine.results import (
     Result,
-    as_results,
     build_results,
+    by_event,
     event_rows,
     results_arrow,
     with_epoch,
@@ -52,6 +52,7 @@ from headgate.engine.results import (
 from headgate.engine.straight_path import Plain, StraightBatch, StraightPath, straight_of
 from headgate.engine.stream import Idle, Streams, check_flush, latest_seen_us
 from headgate.engine.terms import Origin, Terms
+from headgate.execution.straight_run import is_straight
 from headgate.io import Clock
 from headgate.isolation.levels import Execution, Executor
 from headgate.parallel.figures import Figures
@@ -75,6 +76,9 @@ class Changed(NamedTuple):
 
     changed: Mapping[str, Slots]
     written: Written = ALL_COLUMNS
+
+
+NOWHERE = Changed({})  # no row of this process
 
 
 class Lazy(Protocol):
@@ -177,7 +181,7 @@ class Batches:
                         return self._run_few(terms, few, events)
                 events = events.table(terms.route.transactions[0])
             results, epoch, rows = self.process(terms, events)
-            return Called(epoch, lambda: _by_event(results, rows))
+            return Called(epoch, lambda: by_event(results, rows))
 
     def flush(
         self, terms: Terms, inlet: str, is_due: Callable[[], bool] = lambda: True
@@ -243,13 +247,13 @@ class Batches:
         """
         executor, meter = self.executor(terms.route.transactions, terms.updates), self._meter(terms)
         program, inlet, began = executor.program, terms.inlet_name(origin), self._now()
-        is_here = self._elsewhere is None and not self._logs_input
-        if flushed is None and inlet not in self._memory.inlets and is_here:
-            path = straight_of(terms, executor)
+        if flushed is None and inlet not in self._memory.inlets and not self._logs_input:
+            path, whole = self._straight(terms, executor, events.num_rows)
             plain = path.take(events) if path is not None else None
             is_quiet = plain is None or self.expiry.is_quiet(program, plain.latest)
             if path is not None and plain is not None and is_quiet:
-                return self._process_plain(path, plain, terms, origin, began, later=later)
+                given = (path, plain, terms, origin, began)
+                return self._process_plain(*given, whole, later=later)
         inlet = inlet if flushed is None else next(iter(flushed))
         arranger, known = arranger_of(terms, program), self._memory.inlets
         arranged, ticked = periodic.arrange(arranger, events, known.get(inlet), inlet, known)
@@ -291,6 +295,21 @@ class Batches:
             terms.isolation, terms.record is not None, expiring,
         )  # fmt: skip
 
+    def _straight(
+        self, terms: Terms, executor: Executor, events: int
+    ) -> tuple[StraightPath | None, WholeHere | None]:
+        """The straight path of so many events, and of rows that are elsewhere, who brings them."""
+        if self._elsewhere is None:
+            return straight_of(terms, executor), None
+        program = executor.program
+        may_be = is_straight(program) and not program.expiring
+        whole = self._elsewhere.whole(terms, events, self._memory.epoch + 1) if may_be else None
+        if whole is None:
+            return None, None
+        if whole.executor not in terms.straight:
+            terms.straight.clear()  # of rows that are here no more
+        return straight_of(terms, whole.executor), whole
+
     def _process_plain(
         self,
         path: StraightPath,
@@ -298,6 +317,7 @@ class Batches:
         terms: Terms,
         origin: Origin | None,
         began: float,
+        whole: WholeHere | None,
         *,
         later: bool,
     ) -> Processed:
@@ -305,21 +325,30 @@ class Batches:
         meter, inlet = self._meter(terms), terms.inlet_name(origin)
         moved = self.expiry.moved(path.program, plain.latest)
         ordered, epoch, begun = self._now(), self._memory.epoch + 1, None
+        known: Mapping[str, pa.RecordBatch] = {}
         with self._guard.all_or_stopped():
+            if whole is not None:
+                self.executor(terms.route.transactions).decisions.append(whole.decision)
+                whole.begin()
             if path.is_long(plain):
                 # Results of its first events are written while the others run, and the rest of
                 # them made while the record is synced, by as many threads as there may be.
                 begun = self._journal.begin(epoch, later=later or path.threads > 1)
             ran = path.run(plain, epoch, begun)
+            if whole is not None:
+                known = whole.end(ran.changed, plain.given.count)
+            changed: StraightBatch | Changed = ran if whole is None else NOWHERE
             executed = self._now()
             if begun is not None:
                 behind = later or begun.is_beside
-                self._commit(ran, None, origin, moved, NO_BORDER, {}, meter, begun, later=behind)
+                given = (origin, moved, NO_BORDER, known, meter)
+                self._commit(changed, None, *given, begun, later=behind)
                 made = ran.made()
             else:
                 made = ran.made()
                 logged = None if self._journal.store is None else ran.logged(made)
-                self._commit(ran, logged, origin, moved, NO_BORDER, {}, meter, later=later)
+                given = (origin, moved, NO_BORDER, known, meter)
+                self._commit(changed, logged, *given, later=later)
         meter.note_batch(made.tally, plain.latest, (began, ordered, executed))
         self.origins.note(origin, made, made.tally, epoch, meter.name, inlet)
         self.idle.note(terms, inlet, self._memory.inlets)
@@ -386,10 +415,9 @@ class Batches:
         return self._journal.store is not None
 
     def flow_rows(self, tables: Iterable[Table], alone: Sequence[Transaction]) -> RowsForFlows:
-        """The rows that dataflows over these tables run over; some of their transactions stand
-        alone, in no nest."""
-        if self._elsewhere is not None:
-            self._flow_rows = self._elsewhere.flow_rows(tables, alone, self.executors.of)
+        """The rows of dataflows over these tables, of which some transactions are in no nest."""
+        if (there := self._elsewhere) is not None:
+            self._flow_rows = there.flow_rows(tables, alone, self.executors.of)
         return self._flow_rows
 
     def commit_flow(
@@ -401,9 +429,8 @@ class Batches:
         border: Border,
     ) -> None:
         """Commit what executions of a dataflow did as one epoch, but for the wait for its sync."""
-        logged, named = None, dict[str, pa.RecordBatch]()
-        if results is not None and self.is_durable:
-            logged = results.logged()
+        logged = None if results is None or not self.is_durable else results.logged()
+        named: dict[str, pa.RecordBatch] = {}
         if self._elsewhere is not None and (changed or self._flow_rows.has_left):
             named, changed = self._flow_rows.hand_over(self._memory.epoch + 1, changed), {}
         self._commit(Changed(changed), logged, origin, inlets, border, named, None, later=False)
@@ -470,9 +497,3 @@ class Batches:
 
     def _meter(self, terms: Terms) -> Meter:
         return self.streams.meter(terms)
-
-
-def _by_event(results: pa.Table, rows: EventRows) -> list[Result]:
-    """Each result in the place of its event."""
-    found: dict[int, Result] = dict(zip(rows.tolist(), as_results(results), strict=True))
-    return [found[row] for row in range(len(found))]

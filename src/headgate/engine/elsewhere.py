@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from headgate.durability import StoreReader
     from headgate.engine.journal import Guard, Journal
     from headgate.engine.memory import Memory
+    from headgate.parallel.decision import Decision
     from headgate.query.sql import Parameters
     from headgate.state.rows import TableRows
     from headgate.state.spaces import EventRows, Slots
@@ -79,6 +80,21 @@ class RowsForFlows(Protocol):
         ...
 
 
+class WholeHere(Protocol):
+    """A plain batch that runs in this process after all, over a copy of the rows."""
+
+    executor: Executor  # over these rows
+    decision: Decision
+
+    def begin(self) -> None:
+        """The events run next."""
+        ...
+
+    def end(self, changed: Mapping[str, Slots], events: int) -> Mapping[str, pa.RecordBatch]:
+        """So many events have run, and these rows are others; what the log is to name of it."""
+        ...
+
+
 class Elsewhere(Protocol):
     """Where the rows of an engine are."""
 
@@ -117,6 +133,11 @@ class Elsewhere(Protocol):
 
         `times` are those of the tables whose rows expire, before the batch.
         """
+        ...
+
+    def whole(self, terms: Terms, events: int, epoch: int) -> WholeHere | None:
+        """Who runs the batch of an epoch here, if it is plain; None where its events say more of
+        where it should run than their number."""
         ...
 
     def explain(self, terms: Terms, events: pa.Table, executor: Executor) -> Figures:

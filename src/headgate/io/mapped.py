@@ -39,10 +39,12 @@ def write_arrays(
     arrays: Mapping[str, np.ndarray],
     room: Mapping[str, int],
     run: str = "",
-) -> bool:
-    """Write a file; whether it is there now: a disk that is full costs time later, nothing else.
+) -> MappedArrays | None:
+    """Write a file, and map it; None when it is not there: a disk that is full costs time later,
+    nothing else.
 
-    An array that is to have room behind it has that many words in all, and zeros in the rest.
+    An array that is to have room behind it has that many words in all, and zeros in the rest. What
+    is mapped is the very file that was written, whoever gives its name to another one meanwhile.
     """
     places, sums, end = {}, {}, mmap.PAGESIZE * 16
     for name, array in arrays.items():
@@ -53,18 +55,18 @@ def write_arrays(
     words = {"boot": _boot(), "run": run, "places": places, "sums": sums, "said": dict(said)}
     text = json.dumps(words).encode()
     if _HEAD.size + len(text) > mmap.PAGESIZE * 16:
-        return False
+        return None
     head = _HEAD.pack(_MAGIC, len(text), xxhash.xxh3_64_intdigest(text), end) + text
     fresh = f"{path}.{secrets.token_hex(4)}"
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        _write(fresh, head, arrays, places, end)
+        memory = _write(fresh, head, arrays, places, end)
         os.replace(fresh, path)
     except OSError:
         with contextlib.suppress(OSError):
             os.remove(fresh)
-        return False
-    return True
+        return None
+    return MappedArrays(dict(said), _in_place(memory, places))
 
 
 def _write(
@@ -73,13 +75,22 @@ def _write(
     arrays: Mapping[str, np.ndarray],
     places: Mapping[str, tuple[int, int]],
     end: int,
-) -> None:
-    with open(path, "xb") as file:
+) -> mmap.mmap:
+    with open(path, "x+b") as file:
         file.write(head)
         for name, array in arrays.items():
             file.seek(places[name][0])
             file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
         file.truncate(end)  # the room is a hole, and takes no disk
+        return mmap.mmap(file.fileno(), end, access=mmap.ACCESS_COPY)
+
+
+def _in_place(memory: mmap.mmap, places: Mapping[str, tuple[int, int]]) -> dict[str, np.ndarray]:
+    """The arrays that stand in these places, each from where on and of how many words."""
+    return {
+        name: np.frombuffer(memory, np.int64, count, begin)
+        for name, (begin, count) in places.items()
+    }
 
 
 def _checksum(array: np.ndarray) -> int:
@@ -102,10 +113,7 @@ def map_arrays(path: str, run: str = "") -> MappedArrays | None:
     words = _words(memory, size)
     if words is None:
         return None
-    arrays = {
-        name: np.frombuffer(memory, np.int64, count, begin)
-        for name, (begin, count) in words["places"].items()
-    }
+    arrays = _in_place(memory, words["places"])
     is_known = bool(run) and words["run"] == run
     sums = words["sums"].items()
     if not is_known and not all(_is_whole(arrays[name], *one) for name, one in sums):

@@ -37,8 +37,8 @@ from headgate.shards.share import (
     WHOLE_IMAGE_SHARE,
     BatchShare,
     ShareReport,
-    ShareTask,
     StreamWords,
+    Task,
     bytes_behind,
 )
 from headgate.shards.warm import ShardRows, bring
@@ -223,13 +223,14 @@ class FlowRows:
         sharding, source = self._sharding, self._sharding.source
         make_epoch_folder(source.disk, source.path, epoch)
         share = self._share(epoch)
-        task = ShareTask(sharding.worker, share, rows, "flow", source)
-        part, grown = task.hand_over(changed)
+        task = Task(sharding.worker, share, rows, "flow", source)
+        part, grown = task.keep(changed)
+        rows.settle()
         for name in changed:
             if rows.tables[name].table.expires is not None:
                 sharding.note_flow(name)
         report = ShareReport(0, part, grown=grown)
-        return sharding.name(epoch, [report, *self._images(share)])
+        return sharding.name_parts(epoch, [report, *self._images(share)])
 
     def _images(self, share: BatchShare) -> list[ShareReport]:
         """Ask shards for an image of all their rows where much was committed since the last one:

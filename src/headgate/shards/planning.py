@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from headgate.execution.program import Program
 from headgate.parallel.decision import Decision
+from headgate.shards.changes import keys_of
 from headgate.shards.components import CROSS, Components, Touched
 from headgate.shards.placement import EVERYWHERE
 from headgate.shards.share import ShareReport, Timing
-from headgate.shards.warm import keys_of
 from headgate.state.spaces import EventRows
 
 WHOLE_SECONDS = 0.02  # of a batch in the driver beside its events, before it was measured
@@ -31,12 +31,13 @@ DOMINANT = 0.5  # of the events that travel: with a component so large no second
 class Costs:
     """What was measured of the last epochs, in seconds."""
 
-    event: float | None = None  # of one event, where it runs
+    event: float | None = None  # of one event, in a task
     job: float | None = None  # of one more job of tasks
     tasks: int = 1  # that can run at once
     whole: float | None = None  # of a batch in the driver, beside its events
     deal: float | None = None  # of one event that goes to a task, for the driver
     jobs: int = 0  # that were measured; the first one of a program loads code
+    here: float | None = None  # of one event in the driver, which is no more than in a task
 
     def noted(
         self,
@@ -44,18 +45,29 @@ class Costs:
         job: float | None = None,
         whole: float | None = None,
         deal: float | None = None,
+        here: float | None = None,
     ) -> Costs:
-        """The same, moved towards what was just measured."""
+        """The same, moved towards what was just measured.
+
+        One event costs a task no less than the driver: what is measured there says something of
+        the other one, too.
+        """
+        mine, theirs = _moved(self.here, here), _moved(self.event, event)
+        if here is not None and theirs is not None and mine is not None:
+            theirs = max(theirs, mine)
+        elif mine is not None and theirs is not None:
+            mine = min(mine, theirs)
         return Costs(
-            _moved(self.event, event), _moved(self.job, job), self.tasks,
-            _moved(self.whole, whole), _moved(self.deal, deal), self.jobs + (job is not None),
+            theirs, _moved(self.job, job), self.tasks, _moved(self.whole, whole),
+            _moved(self.deal, deal), self.jobs + (job is not None), mine,
         )  # fmt: skip
 
     def whole_seconds(self, events: int) -> float | None:
         """How long a batch takes the driver, with all rows in its own memory."""
-        if self.event is None:
+        each = self.event if self.here is None else self.here
+        if each is None:
             return None
-        return (WHOLE_SECONDS if self.whole is None else self.whole) + self.event * events
+        return (WHOLE_SECONDS if self.whole is None else self.whole) + each * events
 
 
 def _moved(before: float | None, now: float | None) -> float | None:
@@ -82,22 +94,22 @@ class BatchPlan:
         return sorted({*self.homes, *self.wanted})
 
 
-def plan_whole(order: EventRows, why: str) -> BatchPlan:
+def plan_whole(events: int, why: str) -> BatchPlan:
     """All events in the driver, over a copy of all rows."""
-    decision = Decision("driver", f"{len(order):,} events run in the driver: {why}")
+    decision = Decision("driver", f"{events:,} events run in the driver: {why}")
     return BatchPlan({}, {}, True, {}, decision, is_whole=True)
 
 
-def plan_faster(order: EventRows, elsewhere: float | None, costs: Costs) -> BatchPlan | None:
+def plan_faster(events: int, elsewhere: float | None, costs: Costs) -> BatchPlan | None:
     """All events in the driver, if that is expected to take less than executors do."""
-    here = costs.whole_seconds(len(order))
+    here = costs.whole_seconds(events)
     if here is None or elsewhere is None or here > 0.95 * elsewhere:
         return None
     why = (
         f"they take the driver {here * 1e3:.0f} ms, and executors at least {elsewhere * 1e3:.0f}, "
         f"{(costs.job or 0) * 1e3:.0f} of them for a job"
     )
-    return plan_whole(order, why)
+    return plan_whole(events, why)
 
 
 def seconds_of(plan: BatchPlan, costs: Costs) -> float | None:

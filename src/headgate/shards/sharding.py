@@ -68,9 +68,11 @@ from headgate.shards.share import (
     ShardCode,
     ShareReport,
     ShareWorker,
+    StreamWords,
     Timing,
 )
 from headgate.shards.warm import ShardRows, Source
+from headgate.shards.whole import WholeBatch
 from headgate.state.table import Table
 from headgate.transactions import Transaction
 
@@ -198,19 +200,13 @@ class Sharding:
         self._due.note(plan, reports, epoch_run.shards)
         execution = epoch_run.gathered(program, reports)
         found = [report for _, report in reports]
-        named = self.name(epoch, found)
+        named = self.name_parts(epoch, found)
         self._note(plan, found, time.perf_counter() - began - epoch_run.job_seconds)
         return replace(execution, named=named)
 
     def _plan(self, terms: Terms, arranged: Arranged, program: Program) -> BatchPlan:
         order, costs = arranged.order, self._costs
-        for transaction in terms.route.transactions:
-            why = beyond_shards(transaction, self._tables)
-            if why is not None:
-                return plan_whole(order, f"{why} may lead to rows of any shard")
-        fits = self._fits_here()
-        # Where executors lose whatever the plan is, none is made: it takes as long as many events.
-        here = plan_faster(order, least_seconds(len(order), costs), costs) if fits else None
+        here = self._plan_here(terms, len(order))
         if here is not None:
             return here
         given = (arranged.works, order, self._tables, self._placement, program.pool)
@@ -220,14 +216,35 @@ class Sharding:
         else:
             components = find_components(touched_rows(*given), len(arranged.route), self._placement)
             plan = plan_batch(components, order, costs)
-        here = plan_faster(order, seconds_of(plan, costs), costs) if fits else None
+        fits = self._fits_here()
+        here = plan_faster(len(order), seconds_of(plan, costs), costs) if fits else None
         return plan if here is None else here
+
+    def _plan_here(self, terms: Terms, events: int) -> BatchPlan | None:
+        """All events in the driver, where their number alone says so."""
+        for transaction in terms.route.transactions:
+            why = beyond_shards(transaction, self._tables)
+            if why is not None:
+                return plan_whole(events, f"{why} may lead to rows of any shard")
+        # Where executors lose whatever the plan is, none is made: it takes as long as many events.
+        costs = self._costs
+        least = least_seconds(events, costs) if self._fits_here() else None
+        return plan_faster(events, least, costs)
+
+    def whole(self, terms: Terms, events: int, epoch: int) -> WholeBatch | None:
+        plan = self._plan_here(terms, events)
+        if plan is None:
+            return None
+        share = self.share(epoch, 0, WHOLE, words=StreamWords.of(terms))
+        rows = self.worker.whole(share)
+        executor = rows.executor(terms.route.transactions, updates=terms.updates)
+        return WholeBatch(self, share, rows, executor, plan.decision)
 
     def _fits_here(self) -> bool:
         """Whether the driver may hold all rows: about their words, and those of an index."""
         return self.bytes_of(self._tables.values()) <= self._driver_bytes_max
 
-    def name(self, epoch: int, reports: Iterable[ShareReport]) -> dict[str, pa.RecordBatch]:
+    def name_parts(self, epoch: int, reports: Iterable[ShareReport]) -> dict[str, pa.RecordBatch]:
         """What the log is to name of an epoch; all else of it is removed."""
         parts, images = [], []
         for report in reports:
@@ -267,7 +284,11 @@ class Sharding:
         # Without what it took to have the rows: batches that stay here find them as they were.
         (report,) = reports
         whole = beside_jobs - report.seconds - report.bringing
-        self._costs = self._costs.noted(report.seconds / events, whole=max(0.0, whole))
+        self.note_here(report.seconds / events, max(0.0, whole))
+
+    def note_here(self, event: float, beside: float) -> None:
+        """Learn what an event of a batch in the driver took, and all else of it."""
+        self._costs = self._costs.noted(here=event, whole=beside)
 
     def explain(self, terms: Terms, events: pa.Table, executor: Executor) -> Figures:
         epoch, transactions = self._memory.epoch, terms.route.transactions
@@ -338,7 +359,7 @@ class Sharding:
         loaded = sum(report.events for report in reports)
         self._due.forget(name)
         if loaded:
-            commit(name, self.name(epoch, reports))
+            commit(name, self.name_parts(epoch, reports))
         return loaded
 
     def _place_frame(self, epoch: int, frame: Any, name: str) -> list[ShareReport]:

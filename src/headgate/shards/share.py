@@ -26,7 +26,7 @@ import pyarrow as pa
 from headgate.compiling.cache import fingerprint, signature_form
 from headgate.durability.lineage import Lineage
 from headgate.durability.named_parts import PartHistory
-from headgate.durability.part_file import PartName, write_part
+from headgate.durability.part_file import PartName, write_part, write_part_as_made
 from headgate.engine.ordering import arranger_of
 from headgate.engine.results import build_results
 from headgate.engine.routing import Route
@@ -36,9 +36,9 @@ from headgate.execution.expiring import Expiring
 from headgate.execution.program import Program
 from headgate.io import Disk, RealDisk
 from headgate.parallel.scheme import SERIAL
+from headgate.shards.changes import ShardChanges, alive_of, dealt_rows
 from headgate.shards.placement import Placement
 from headgate.shards.warm import (
-    GONE,
     ROWS,
     Brought,
     Held,
@@ -46,20 +46,15 @@ from headgate.shards.warm import (
     ShardRows,
     Source,
     Tentative,
-    alive_slots,
     bring,
-    keys_of,
-    settled,
     size_of,
 )
 from headgate.shards.warm_files import WarmFiles
 from headgate.state.due_rows import due_rows
 from headgate.state.fitting import one_array
-from headgate.state.index import count_alive
 from headgate.state.rows import TableRows
 from headgate.state.spaces import Slots
 from headgate.state.table import Table
-from headgate.state.version_rows import VersionRows
 from headgate.transactions import Transaction
 
 EVENTS = "events"
@@ -241,7 +236,7 @@ class ShareWorker:
         rows, brought = self._brought(share, shard)
         bringing = time.perf_counter() - began
         source = Source(self.disk, share.path, share.lineage)
-        task = ShareTask(self, share, rows, attempt, source)
+        task = Task(self, share, rows, attempt, source)
         images = task.images(shard)
         if given is None:
             given = source.read(share.given).tables if share.given is not None else {}
@@ -252,7 +247,21 @@ class ShareWorker:
             is_now = bool(images) or brought.how == "rebuilt"
             self._files.keep(_key(share, shard), rows, share.path, now=is_now)
             self._files.finish(let_go)
+            self._files.bound(self.held.held())
         return replace(report, wanted=wanted, images=images, how=brought.how, bringing=bringing)
+
+    def whole(self, share: BatchShare) -> ShardRows:
+        """The rows of all shards at the epoch before, for who runs a batch over them here."""
+        rows, _ = self._brought(share, WHOLE)
+        self.keep_whole(share, rows)
+        return rows
+
+    def take_whole(self, share: BatchShare) -> None:
+        """They are about to change: until they are kept again nobody finds them."""
+        self.held.take(_key(share, WHOLE))
+
+    def keep_whole(self, share: BatchShare, rows: ShardRows) -> None:
+        self.held.keep(_key(share, WHOLE), rows)
 
     def _visit(self, share: BatchShare, attempt: str) -> ShareReport:
         rows, source = self._visitor, Source(self.disk, share.path, share.lineage)
@@ -260,7 +269,7 @@ class ShareWorker:
         for name in share.rows:
             for table, given in source.read(name).tables.items():
                 rows.put(table, given, 0)
-        task = ShareTask(self, share, rows, attempt, source)
+        task = Task(self, share, rows, attempt, source)
         given = source.read(share.given).tables if share.given is not None else {}
         report = task.run_events(given.get(EVENTS))
         rows.clear()
@@ -292,7 +301,7 @@ def _key(share: BatchShare, shard: int) -> Held:
     return (share.lineage.store, share.lineage.id, share.mark, shard)
 
 
-class ShareTask:
+class Task:
     """One share at work: where its rows are, and under which names it writes."""
 
     def __init__(
@@ -329,6 +338,10 @@ class ShareTask:
             due = sorted(due, key=self._behind, reverse=True)[:1]
         return {part: self._image(part) for part in due}
 
+    def whole_images(self) -> dict[int, PartName]:
+        """The same of a share of all shards."""
+        return self.images(WHOLE)
+
     def _is_due(self, part: int) -> bool:
         behind, rows = self._behind(part), size_of(self._rows)
         if self._share.shard == WHOLE:
@@ -351,10 +364,10 @@ class ShareTask:
     def _of(self, part: int, rows: TableRows) -> Slots:
         """The live rows of a part of rows; a share of all shards has those of others, too."""
         if self._share.shard != WHOLE or part == self._worker.placement.everywhere:
-            return alive_slots(rows)
+            return alive_of(rows)
         name = rows.table.name
         if name not in self._parts:
-            self._parts[name] = self._split(rows, alive_slots(rows))
+            self._parts[name] = dealt_rows(rows, self._worker.placement, alive_of(rows))
         return self._parts[name].get(part, np.zeros(0, np.int64))
 
     def hand_out(self, given: Mapping[str, pa.Table]) -> dict[int, PartName]:
@@ -405,25 +418,30 @@ class ShareTask:
         table, told = pa.Table.from_batches([results]), None
         if share.shard != WHOLE:
             told = self._write("results", {RESULTS: table}, is_kept=False)
-        part, grown = self.hand_over(execution.changed)
+        part, grown = self.keep(execution.changed)
         due = {} if share.timing is None else self._next_due(program)
+        self._rows.settle()
         return ShareReport(
             share.number, part, told, table if told is None else None, grown,
             expired=execution.expired, overdue=execution.overdue, next_due=due,
             events=events.num_rows, seconds=seconds, place=here(),
         )  # fmt: skip
 
-    def hand_over(
+    def keep(
         self, changed: Mapping[str, Slots]
     ) -> tuple[PartName | None, dict[int, dict[str, int]]]:
-        """Write what was changed in the rows as a part, which the log may name."""
-        changes, grown = self._changes(changed)
-        part = self._write("part", changes) if grown else None
-        if part is not None:
-            self._rows.tentative = Tentative(part.file, frozenset(grown))
-            self._rows.behind += part.bytes
-        self._rows.settle()
-        return part, grown
+        """Write what a batch changed as a part; by part of rows, how much each has grown."""
+        changes = ShardChanges(self._rows, self._worker.placement, changed)
+        if changes.is_empty:
+            return None, {}
+        source = self._source
+        part = write_part_as_made(
+            source.disk, source.path, source.lineage, self._share.epoch, f"{self._begin}.part",
+            changes.names(), changes.tables(), {"shard": self._share.shard},
+        )  # fmt: skip
+        self._rows.tentative = Tentative(part.file, frozenset(changes.grown))
+        self._rows.behind += part.bytes
+        return part, changes.grown
 
     def _expiring(self, program: Program, events: pa.Table) -> Expiring | None:
         """What may expire while these events run, each as late as it was among all of its batch."""
@@ -445,40 +463,6 @@ class ShareTask:
             for table in program.expiring
             if table.expires is not None
         }
-
-    def _changes(
-        self, changed: Mapping[str, Slots]
-    ) -> tuple[dict[str, pa.Table], dict[int, dict[str, int]]]:
-        """The changed rows by the part of rows that they belong to, and how much each has grown."""
-        tables: dict[str, pa.Table] = {}
-        grown: dict[int, dict[str, int]] = {}
-        for name, slots in changed.items():
-            rows = self._rows.tables[name]
-            created = np.concatenate([*rows.created, slots[:0]])
-            stay = not len(created) and count_alive(rows.words, slots) == len(slots)
-            for part, mine in self._split(rows, slots).items():
-                there, gone, more = (mine, mine[:0], 0) if stay else settled(rows, mine, created)
-                grown.setdefault(part, {})[name] = more
-                if isinstance(rows, VersionRows):
-                    gone = rows.ended(there, gone)
-                elif len(gone):  # a row may be there again, in another slot
-                    keys = np.ascontiguousarray(rows.words[gone, 1 : 1 + len(rows.table.key)].T)
-                    gone = gone[rows.find(keys, np.zeros(len(gone), np.uint8)) < 0]
-                if len(there):
-                    tables[f"{ROWS}/{part}/{name}"] = pa.Table.from_batches([rows.arrow(there)])
-                if len(gone):
-                    tables[f"{GONE}/{part}/{name}"] = keys_of(rows, gone)
-            rows.note_changed(slots)
-        return tables, grown
-
-    def _split(self, rows: TableRows, slots: Slots) -> dict[int, Slots]:
-        """These rows by the part of rows that each of them belongs to, in their order."""
-        placement, name = self._worker.placement, rows.table.name
-        if not len(slots):
-            return {}
-        if name in placement.replicated or placement.count == 1:
-            return {placement.everywhere if name in placement.replicated else 0: slots}
-        return placement.dealt(rows, slots)
 
 
 def bytes_behind(history: PartHistory, shards: int) -> int:

@@ -12,6 +12,7 @@ Invariant: rows that a batch is given are exactly those of the epoch before it.
 
 from __future__ import annotations
 
+import mmap
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,11 +28,11 @@ from headgate.engine.memory import POOL_SLACK, rows_of
 from headgate.execution.program import Program
 from headgate.io import Disk
 from headgate.isolation.levels import Executor
-from headgate.state.columns import to_arrow, to_stored
+from headgate.state.columns import to_stored
 from headgate.state.layout import HEADER_ALIVE
 from headgate.state.row_history import ENDING, NUMBER
-from headgate.state.rows import TableRows, stored_column
-from headgate.state.spaces import Slots
+from headgate.state.rows import TableRows
+from headgate.state.spaces import Slots, Words
 from headgate.state.stored_names import Storage
 from headgate.state.strings import StringPool
 from headgate.state.table import Table
@@ -60,10 +61,34 @@ class ShardRows:
         self.digests: dict[int, int] = {}  # by part of rows
         self.tentative: Tentative | None = None
         self.behind = 0  # bytes of changes that the executor's file does not have
+        self._mapped: dict[str, tuple[Words, np.ndarray]] = {}  # of a file, by table
+        self._touched = 0  # rows that changed since: each may have made a page of it our own
         self._pool_used = 0
         for transaction in transactions:
             # Literals take their codes before any text from the store can take them.
             self.made((transaction,), updates=False)
+
+    def note_mapped(self) -> None:
+        """The rows are those of a file now, whose pages are our own only where they change."""
+        self._mapped = {name: (rows.words, rows.entries) for name, rows in self.tables.items()}
+        self._touched = 0
+
+    def note_touched(self, count: int) -> None:
+        """So many rows have changed."""
+        self._touched += count
+
+    def own_bytes(self) -> int:
+        """About how many bytes of memory are this process's alone, and no pages of a file."""
+        own = mapped = 0
+        for name, rows in self.tables.items():
+            for array, of_file in zip(
+                (rows.words, rows.entries), self._mapped.get(name, (None, None)), strict=True
+            ):
+                if array is of_file:
+                    mapped += array.nbytes
+                else:
+                    own += array.nbytes
+        return own + min(mapped, self._touched * mmap.PAGESIZE)
 
     def executor(self, transactions: Sequence[Transaction], *, updates: bool) -> Executor:
         """Who runs a set of transactions over these rows, made and compiled once."""
@@ -196,6 +221,7 @@ class ShardRows:
                 rows.kept.clear()
                 rows.watchers.clear()  # they have what is no more
         self.digests, self.tentative = {}, None
+        self._mapped.clear()
 
     def settle(self) -> None:
         """After a batch: forget texts that no row has, when they are many."""
@@ -204,28 +230,6 @@ class ShardRows:
             used = [codes for rows in self.tables.values() for codes in rows.text_codes()]
             self.pool.compact(used)
             self._pool_used = self.pool.count
-
-
-def settled(rows: TableRows, slots: Slots, created: Slots) -> tuple[Slots, Slots, int]:
-    """Which of these rows are there now, which are gone, and how many more there are."""
-    alive = (rows.words[slots, 0] & HEADER_ALIVE) != 0
-    is_new = np.isin(slots, created)
-    more = np.count_nonzero(alive & is_new) - np.count_nonzero(~alive & ~is_new)
-    return slots[alive], slots[~alive], int(more)
-
-
-def alive_slots(rows: TableRows) -> Slots:
-    found: Slots = np.flatnonzero(rows.words[: rows.count, 0] & HEADER_ALIVE)
-    return found
-
-
-def keys_of(rows: TableRows, slots: Slots) -> pa.Table:
-    """The keys of the rows in these slots, whether they are alive or not."""
-    arrays = [
-        to_arrow(stored_column(rows.column(one.name, slots), one.type), one.type, rows.pool)
-        for one in rows.table.key_columns
-    ]
-    return pa.table(arrays, names=[one.name for one in rows.table.key_columns])
 
 
 @dataclass
@@ -324,6 +328,7 @@ def _apply(rows: ShardRows, part: PartContent, number: int, epoch: int) -> int:
         if kind in (ROWS, GONE) and int(of) == number and table_name in told:
             told[table_name][kind] = table
     applied: int = sum(table.nbytes for found in told.values() for table in found.values())
+    rows.note_touched(sum(table.num_rows for found in told.values() for table in found.values()))
     for name, found in told.items():
         history = rows.tables[name].table.history
         versions = {} if history is None else told.get(name + ENDING, {})
@@ -363,11 +368,15 @@ class HeldShards:
             total -= size_of(let_go[-1])
         return let_go
 
+    def held(self) -> Mapping[Held, ShardRows]:
+        """All copies that are kept now."""
+        return self._held
+
     def forget(self) -> None:
         """Hold nothing."""
         self._held.clear()
 
 
 def size_of(rows: ShardRows) -> int:
-    """About how many bytes of memory a copy takes."""
+    """About how many bytes of memory a copy takes, with what it maps."""
     return sum(one.words.nbytes + one.entries.nbytes for one in rows.tables.values())

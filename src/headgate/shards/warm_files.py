@@ -4,7 +4,9 @@ Workers of Spark end when they are idle, and with their program. A file has the 
 memory has them, so that the next worker maps it, brings it forward by what was committed since, and
 makes no index anew. It is never changed in place: nothing can be half done in it. It is written
 behind the task that it is due after: what that task did nobody may have committed, and the file
-says so, as the copy in memory does. Invariant: what a file holds is known by its digests and by the
+says so, as the copy in memory does. A large copy that was written is mapped itself from then on:
+its memory goes, but for the pages that change. Where copies are too much memory, they are written
+before the next one comes. Invariant: what a file holds is known by its digests and by the
 attempt that ran in it; one that is missing, older than the store's image or in doubt costs reading
 the store, and nothing else.
 """
@@ -18,13 +20,13 @@ import stat
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from headgate.io.mapped import map_arrays, said_in, write_arrays
+from headgate.io.mapped import MappedArrays, map_arrays, said_in, write_arrays
 from headgate.shards.warm import Held, ShardRows, Tentative, size_of
 from headgate.state.rows import TableRows
 from headgate.state.version_rows import VersionRows
@@ -32,6 +34,11 @@ from headgate.state.version_rows import VersionRows
 # A file is written anew when what was committed since is beyond this, and a share of the rows.
 BEHIND_BYTES_MIN = 1 << 22
 BEHIND_SHARE = 4
+# A copy that takes more is mapped when it was written; and so much may all copies of a worker take
+# as memory of its own, beside one that is made anew: then it stays below a gibibyte.
+MAP_BYTES_MIN = 1 << 24
+OWN_BYTES_MAX = 448 << 20
+WORTH_SHARE = 16  # a copy is written for that if one part of so many of it is not in its file
 _TEXTS_AT_ONCE = 1 << 18
 ROOM_SHARE = 4  # one more row for so many: those that come next must not move all others
 
@@ -53,6 +60,7 @@ class WarmFiles:
         self._changed = threading.Condition()
         self._due: OrderedDict[Held, tuple[ShardRows, str]] = OrderedDict()
         self._owed: set[Held] = set()  # were due, and their rows changed before it was done
+        self._stores: dict[int, str] = {}  # where they are
         self._written: ShardRows | None = None  # at this moment
         self._writes = False  # whether there is a thread
         self._is_tidy = False
@@ -72,6 +80,7 @@ class WarmFiles:
             return False
         for name, table in rows.tables.items():
             _put_rows(table, found.said["tables"][name], found.arrays, name)
+        _map(rows, found)
         rows.digests = {int(part): digest for part, digest in found.said["digests"].items()}
         ran = found.said["tentative"]
         rows.tentative = None if ran is None else Tentative(ran[0], frozenset(ran[1]))
@@ -85,6 +94,7 @@ class WarmFiles:
 
         Who wants to change them calls `release` before.
         """
+        self._stores[key[0]] = store
         is_due = rows.behind > max(BEHIND_BYTES_MIN, size_of(rows) // BEHIND_SHARE)
         is_due = is_due or now or key in self._owed
         if not is_due or not any(rows.digests.values()):
@@ -106,6 +116,23 @@ class WarmFiles:
         for one in due:
             with contextlib.suppress(Exception):  # as beside a task: it costs time later, no more
                 self._write(*one)
+
+    def bound(self, held: Mapping[Held, ShardRows]) -> None:
+        """Write, here and now, the copies that are the most memory, while all that are held are
+        too much: a page of a file comes and goes as the machine has room.
+
+        Those that say little that their file does not are left: their pages would soon change
+        again, and each change would cost writing many rows.
+        """
+        worth = {
+            key: rows for key, rows in held.items() if rows.behind > size_of(rows) // WORTH_SHARE
+        }
+        while worth and sum(rows.own_bytes() for rows in held.values()) > OWN_BYTES_MAX:
+            key, rows = max(worth.items(), key=lambda one: one[1].own_bytes())
+            del worth[key]
+            self.release(rows)
+            if rows.behind and not self._write(key, rows, self._stores[key[0]], maps=True):
+                return  # the disk is full, and is for the next one
 
     def begin(self) -> None:
         """A task is over: what is due may be written."""
@@ -138,7 +165,8 @@ class WarmFiles:
             with contextlib.suppress(Exception):
                 self._write(key, rows, store)
 
-    def _write(self, key: Held, rows: ShardRows, store: str) -> None:
+    def _write(self, key: Held, rows: ShardRows, store: str, *, maps: bool = False) -> bool:
+        """Write the rows as they are, and map them if they are many; whether that went well."""
         arrays, room, tables = _texts(rows), {}, {}
         for name, table in rows.tables.items():
             arrays[f"{name}/words"] = table.words[: table.count]
@@ -153,11 +181,16 @@ class WarmFiles:
             "tentative": None if ran is None else [ran.file, sorted(ran.parts)],
         }  # fmt: skip
         self._tidy(key)
-        if self._has_room(sum(one.nbytes for one in arrays.values())) and write_arrays(
-            self._path(key), said, arrays, room, self._run
-        ):
-            rows.behind = 0
-            self._owed.discard(key)
+        if not self._has_room(sum(one.nbytes for one in arrays.values())):
+            return False
+        written = write_arrays(self._path(key), said, arrays, room, self._run)
+        if written is None:
+            return False
+        rows.behind = 0
+        self._owed.discard(key)
+        if maps or rows.own_bytes() > MAP_BYTES_MIN:
+            _map(rows, written)
+        return True
 
     def _has_room(self, size: int) -> bool:
         """Whether the disk stays well beyond full with so many bytes more."""
@@ -238,10 +271,17 @@ def _put_rows(
     table: TableRows, said: dict[str, Any], arrays: dict[str, np.ndarray], name: str
 ) -> None:
     table.is_indexed = not isinstance(table, VersionRows)
-    table.words = arrays[f"{name}/words"].reshape(-1, table.layout.words)
-    table.entries, table.count = arrays[f"{name}/entries"], said["count"]
+    table.count = said["count"]
     free = arrays[f"{name}/free"]
     table.free, table.free_count = np.resize(free, max(16, len(free))), len(free)
     table.ordered.clear()
     table.kept.clear()
     table.refills += 1
+
+
+def _map(rows: ShardRows, found: MappedArrays) -> None:
+    """Have the words of all rows, and their index, where a file has them."""
+    for name, table in rows.tables.items():
+        table.words = found.arrays[f"{name}/words"].reshape(-1, table.layout.words)
+        table.entries = found.arrays[f"{name}/entries"]
+    rows.note_mapped()

@@ -62,14 +62,19 @@ class OracleTx:
     def sql(self, query: str, parameters: Any = None) -> pa.Table:
         """Run a query over the batch and all tables."""
         with duckdb.connect(":memory:") as connection:
-            for name, table in self._serial.declared.items():
-                rows = self._serial.table(name)
-                if self._part is not None and name in self._part.tables:
-                    rows = own_rows(self._part, rows)
-                connection.register(name, pa.Table.from_pylist(rows, table.schema.arrow))
+            for name in self._serial.declared:
+                connection.register(name, self.rows(name))
             for name, batch in self._batches.items():
                 connection.register(name, batch)
             return connection.sql(query, params=parameters).to_arrow_table()
+
+    def rows(self, table: Table | str) -> pa.Table:
+        """The rows of a table."""
+        name = table if isinstance(table, str) else table.name
+        rows = self._serial.table(name)
+        if self._part is not None and name in self._part.tables:
+            rows = own_rows(self._part, rows)
+        return pa.Table.from_pylist(rows, self._serial.declared[name].schema.arrow)
 
     def insert(self, table: Table, rows: Any) -> int:
         """Add rows."""
@@ -157,6 +162,8 @@ class FlowOracle:
         self.given: list[tuple[str, int, dict[str, Any]]] = []  # rows of streams: stream, batch
         self._queues: dict[str, _Queue] = {}
         self._windows: dict[str, Rows] = {node.name: [] for node in flow.nodes}
+        # Of windows that are joined with others, by node and stream: all rows that ever came.
+        self._came: dict[tuple[str, str], Rows] = {}
         self._done: dict[str, int] = dict.fromkeys(self._windows, 0)
         _check_rows_alone(flow)
         for node in flow.nodes:
@@ -222,7 +229,7 @@ class FlowOracle:
             self._give_up(group, batch, None, "")
             return
         for tries in range(1 + max(_retries(node) for node in group)):
-            before = copy.deepcopy((self.serial.rows, self._windows, self._queues))
+            before = copy.deepcopy((self.serial.rows, self._windows, self._came, self._queues))
             noted = len(self.executions), len(self.given)
             culprit = None
             try:
@@ -230,7 +237,7 @@ class FlowOracle:
                     self._run_node(culprit, batch)
                 return
             except _Refused as error:
-                self.serial.rows, self._windows, self._queues = before
+                self.serial.rows, self._windows, self._came, self._queues = before
                 del self.executions[noted[0] :], self.given[noted[1] :]
                 if culprit is None or tries >= _retries(culprit):
                     self._move_windows(group, batch)
@@ -241,10 +248,14 @@ class FlowOracle:
         """What came to a group that aborts is in its windows, and what it made whole is behind."""
         own = {stream.name for node in group for stream in node.gives}
         for node in group:
-            name = node.streams[0].name
-            if isinstance(node.takes[0], Window) and name not in own:
-                rows = self._queues[name].batches[batch - 1] or []
-                self._slides(node.name, node.takes[0], rows)
+            for taken in node.takes:
+                name = stream_of(taken).name
+                if isinstance(taken, Window) and name not in own:
+                    rows = self._queues[name].batches[batch - 1] or []
+                    if len(node.takes) > 1:
+                        self._came.setdefault((node.name, name), []).extend(rows)
+                    else:
+                        self._slides(node.name, taken, rows)
 
     def _give_up(self, group: list[Node], batch: int, culprit: Node | None, reason: str) -> None:
         for node in group:
@@ -276,7 +287,9 @@ class FlowOracle:
         self, node: Node, procedure: Procedure, taken: list[Rows], given: dict[str, Rows]
     ) -> None:
         calls = [taken]
-        if isinstance(node.takes[0], Window):
+        if len(node.takes) > 1:
+            calls = self._joined(node, taken)
+        elif isinstance(node.takes[0], Window):
             calls = [[one] for one in self._slides(node.name, node.takes[0], taken[0])]
         for rows in calls:
             batches = [
@@ -285,16 +298,20 @@ class FlowOracle:
             ]
             named = dict(zip((one.name for one in node.streams), batches, strict=True))
             said = {**named, "batch": batches[0]}
-            window = node.takes[0]
-            if isinstance(window, Window) and window.aggregates is not None:
+            arguments: list[pa.Table] = []
+            for window, batch, mine in zip(node.takes, batches, rows, strict=True):
+                if not isinstance(window, Window) or window.aggregates is None:
+                    arguments.append(batch)
+                    continue
+                name = f"{window.stream.name}_" if len(node.takes) > 1 else ""
                 try:
-                    said["aggregates"] = aggregated(window.aggregates, rows[0])
+                    kept = said[f"{name}aggregates"] = aggregated(window.aggregates, mine)
                 except OverflowError as error:
                     raise _Refused(str(error)) from None
-                batches = [*(batches if procedure.has_rows else []), said["aggregates"]]
+                arguments += [batch, kept] if procedure.has_rows else [kept]
             tx = OracleTx(self.serial, said, self.flow.triggers, procedure.partition)
             try:
-                answer = procedure.function(*batches, tx)
+                answer = procedure.function(*arguments, tx)
             except _Refused:
                 raise
             except Exception as error:
@@ -308,6 +325,26 @@ class FlowOracle:
         broken = broken_promise(procedure.writes, self.serial.declared, self.serial.rows)
         if broken is not None:
             raise _Refused(broken)
+
+    def _joined(self, node: Node, taken: list[Rows]) -> list[list[Rows]]:
+        """What a procedure is called with that takes windows beside one another or beside streams:
+        at the nth slide of each, or where there are streams, once for their rows."""
+        whole: dict[int, list[list[Rows]]] = {}  # by place: after each of its slides the content
+        for place, (window, rows) in enumerate(zip(node.takes, taken, strict=True)):
+            if isinstance(window, Window):
+                came = self._came.setdefault((node.name, window.stream.name), [])
+                before = _contents(window, came)
+                came += rows
+                after = _contents(window, came)
+                whole[place] = [before[-1:], *([one] for one in after[len(before) :])]
+        if len(whole) < len(taken):
+            streams = [rows for place, rows in enumerate(taken) if place not in whole]
+            return [[(*whole[place][-1], [])[0] if place in whole else rows
+                     for place, rows in enumerate(taken)]] if any(streams) else []  # fmt: skip
+        steps = range(1, max(map(len, whole.values())))
+        calls = [[slides[min(step, len(slides) - 1)] for slides in whole.values()]
+                 for step in steps]  # fmt: skip
+        return [[one[0] for one in call] for call in calls if all(call)]
 
     def _slides(self, name: str, window: Window, rows: Rows) -> list[Rows]:
         """The whole windows that these rows complete; of rows, which is what it judges."""
@@ -328,6 +365,12 @@ class FlowOracle:
                 for stream in node.gives:
                     both = {**row, **{k: v for k, v in result.items() if k in stream.schema}}
                     given[stream.name].append({name: both[name] for name in stream.schema.names})
+
+
+def _contents(window: Window, came: Rows) -> list[Rows]:
+    """All contents that a window of rows has had when it was whole."""
+    size, slide = window.size.rows or 1, window.slide.rows or 1
+    return [came[first : first + size] for first in range(0, len(came) - size + 1, slide)]
 
 
 def _check_rows_alone(flow: Dataflow) -> None:

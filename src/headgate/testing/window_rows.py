@@ -16,7 +16,7 @@ from headgate.dataflow.aggregates import Aggregate, Aggregates
 def aggregated(declared: Aggregates, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
     """The aggregates of rows, by group, in the order of the first row of each; OverflowError where
     a sum is no bigint."""
-    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {} if declared.by else {(): []}
     for row in rows:
         groups.setdefault(tuple(row[one.name] for one in declared.by), []).append(row)
     found = [

@@ -57,7 +57,6 @@ WRONG: list[tuple[Any, str]] = [
     (lambda: hg.procedure("votes"), "takes streams"),
     (lambda: hg.procedure(votes)(lambda batch: None), r"def <lambda>\(batch, tx\)"),
     (lambda: hg.procedure(votes, retries=-1)(lambda batch, tx: None), "retries"),
-    (lambda: node(votes, valid.window("2 rows"), name="a"), "takes nothing beside it"),
     (lambda: node(votes, votes, name="a"), "one stream twice"),
     (lambda: node(votes, name="a", writes=["voters"]), "is no Table"),
     (lambda: hg.Dataflow("f", []), "no nodes"),

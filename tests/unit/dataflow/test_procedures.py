@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 from typing import Any
 
@@ -190,6 +191,44 @@ def test_an_undeclared_write_is_told_to_who_pushes_and_nothing_is_lost() -> None
             engine.push(source, [{"n": 1}])
         assert engine.counts()["items"] == 0
         assert engine.epoch == 1  # that the rows are taken is durable when it is told
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_what_was_not_declared_stops_the_batch_also_where_the_procedure_catches_it(
+    raises: bool,
+) -> None:
+    source = hg.Stream("source", "n bigint")
+
+    @hg.procedure(source, writes=items)
+    def wrong(batch: pa.Table, tx: hg.Tx) -> None:
+        tx.insert(items, {"id": 51, "code": "kept?"})
+        with contextlib.suppress(hg.DeclarationError):
+            tx.insert(parents, {"id": 1, "name": "one"})
+        if raises:
+            raise ValueError("something else")
+
+    with hg.open(None, tables=[items, parents], dataflows=hg.Dataflow("f", [wrong])) as engine:
+        with pytest.raises(hg.DeclarationError, match="does not declare"):
+            engine.push(source, [{"n": 1}])
+        assert engine.counts()["items"] == 0
+
+
+def test_rows_of_a_declared_table_come_without_sql() -> None:
+    seen: list[Any] = []
+
+    def look(batch: pa.Table, tx: hg.Tx) -> None:
+        tx.insert(items, [{"id": 9, "parent": None, "code": "nine"}])
+        seen.append(sorted(tx.rows(items).column("id").to_pylist()))
+        seen.append(tx.rows("parents").sort_by("id").to_pylist())
+
+    shop = Shop(look)
+    assert shop.ask(1) == ("committed", None)
+    assert seen == [[1, 2, 3, 4, 9], [{"id": 1, "name": "one"}, {"id": 2, "name": "two"}]]
+    other: Any = hg.procedure(asked, reads=items)(lambda batch, tx: tx.rows(parents))
+    said: Any = {"tables": [items, parents], "dataflows": hg.Dataflow("f", [other])}
+    told = pytest.raises(hg.DeclarationError, match=r"reads the table 'parents', .*reads=\[")
+    with hg.open(None, **said) as engine, told:
+        engine.push(asked, [{"n": 1}])
 
 
 def test_a_tx_is_of_one_batch() -> None:

@@ -42,8 +42,9 @@ from tests.unit.shards.test_shards import SEEDS
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files are written anew every few epochs, as with much larger batches."""
+    """Files are written anew every few epochs, and mapped then, as with much larger batches."""
     monkeypatch.setattr(warm_files, "BEHIND_BYTES_MIN", 3_000)
+    monkeypatch.setattr(warm_files, "MAP_BYTES_MIN", 0)
     for module in (warm, warm_files):
         monkeypatch.setattr(module, "size_of", lambda rows: 0)
 
@@ -90,9 +91,11 @@ def test_files_that_are_damaged_older_or_of_other_code_cost_reading_the_store(
         assert "rebuilt" in workers.hows
 
 
+@pytest.mark.parametrize("own_bytes_max", [0, 1 << 30])
 def test_whatever_happens_to_tasks_rows_and_results_are_those_of_one_process(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_bytes_max: int
 ) -> None:
+    monkeypatch.setattr(warm_files, "OWN_BYTES_MAX", own_bytes_max)
     for seed in SEEDS:
         workers = Workers(seed, 2, 0.6, tmp_path / str(seed))
         assert not differs(seed, workers)
@@ -177,7 +180,7 @@ def test_files_are_written_beside_tasks_and_none_while_its_rows_change(
     written: list[str] = []
     write = warm_files.write_arrays
 
-    def noted(path: str, *given: Any) -> bool:
+    def noted(path: str, *given: Any) -> Any:
         written.append(path)
         return write(path, *given)
 
@@ -216,6 +219,61 @@ def test_what_a_worker_lets_go_of_is_written_at_once_and_its_memory_goes(
     del copies, let_go, rows
     gc.collect()
     assert gone() is None
+
+
+def test_a_copy_that_was_written_is_mapped_and_the_file_stays_as_it_is(tmp_path: Path) -> None:
+    files, rows = WarmFiles(str(tmp_path / "w"), "run"), rows_in_memory(1 << 20)
+    before, (table,) = rows.own_bytes(), rows.tables.values()
+    files.keep((1, 2, "mark", 0), rows, str(tmp_path), now=True)
+    (file,) = (tmp_path / "w").iterdir()
+    content = file.read_bytes()
+    assert not rows.own_bytes() and before >= table.layout.words * 8 * table.count
+    more = [{"id": n, "owner": "new", "balance": n} for n in range(10, 30)]
+    rows.put("accounts", pa.Table.from_pylist(more, accounts.schema.arrow), 2)
+    rows.note_touched(1)
+    assert rows.own_bytes() == 4096
+    found = {row["id"]: row["owner"] for row in table.arrow(slice(0, table.count)).to_pylist()}
+    assert found == {n: "new" if n >= 10 else "" for n in range(30)}
+    assert file.read_bytes() == content
+    table.reserve(10_000)  # moves all rows away
+    assert rows.own_bytes() >= table.words.nbytes
+
+
+def test_a_file_that_another_wrote_under_the_same_name_is_not_mapped_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, mine, other = str(tmp_path / "x.warm"), np.arange(1000), np.arange(1000)[::-1].copy()
+    assert write_arrays(path + "2", {}, {"words": other}, {})
+    replace = os.replace
+
+    def overtaken(old: str, new: str) -> None:
+        replace(old, new)
+        replace(path + "2", new)
+
+    monkeypatch.setattr(os, "replace", overtaken)
+    written, found = write_arrays(path, {}, {"words": mine}, {}), map_arrays(path)
+    assert written is not None and np.array_equal(written.arrays["words"], mine)
+    assert found is not None and np.array_equal(found.arrays["words"], other)
+
+
+def test_copies_that_are_too_much_memory_are_written_before_the_next_one_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, store = WarmFiles(str(tmp_path / "w"), "run", beside=True), str(tmp_path)
+    held = {(1, 2, "mark", shard): rows_in_memory(1 << 20) for shard in range(4)}
+    each = next(iter(held.values())).own_bytes()
+    monkeypatch.setattr(warm_files, "OWN_BYTES_MAX", 2 * each)
+    for number, (key, rows) in enumerate(held.items(), 1):
+        files.keep(key, rows, store, now=True)
+        files.bound(dict(list(held.items())[:number]))
+    assert sorted(rows.own_bytes() for rows in held.values()) == [0, 0, each, each]
+    assert len(list((tmp_path / "w").iterdir())) == 2
+    # What is in the file already is not written for the pages that a few changes took.
+    rows.note_touched(1 << 20)
+    rows.behind, was = 0, rows.own_bytes()
+    monkeypatch.setattr(warm_files, "OWN_BYTES_MAX", 0)
+    files.bound({key: rows})
+    assert rows.own_bytes() == was
 
 
 def test_files_go_when_their_store_does_or_the_same_shard_has_another(tmp_path: Path) -> None:

@@ -95,13 +95,12 @@ def test_batches_in_the_driver_write_one_image_at_a_time(monkeypatch: pytest.Mon
     monkeypatch.setattr(share, "IMAGE_BYTES_MIN", 1)
     monkeypatch.setattr(share, "size_of", lambda rows: 0)
     written: list[str] = []
-    write = share.write_part
 
-    def noted(*given: Any, **more: Any) -> Any:
-        written.append(given[4])
-        return write(*given, **more)
+    def noting(write: Any) -> Any:
+        return lambda *given, **more: (written.append(given[4]), write(*given, **more))[1]
 
-    monkeypatch.setattr(share, "write_part", noted)
+    for name in ("write_part", "write_part_as_made"):
+        monkeypatch.setattr(share, name, noting(getattr(share, name)))
     one, draw = in_one_process(), random.Random(4)
     engine = loaded(open_sharded(TABLES, ROUTES.values(), 3, Told(0), None, None, 1 << 20))
     images = []
