@@ -54,6 +54,11 @@ def inserting(batch: pa.Table, tx: hg.Tx) -> Any:
     return passed_on(batch)
 
 
+def removing(batch: pa.Table, tx: hg.Tx) -> Any:
+    tx.delete(marks, "select k, v from marks where k in (select k from batch)")
+    return passed_on(batch)
+
+
 def asking(batch: pa.Table, tx: hg.Tx) -> Any:
     known = tx.sql("select t.k, t.total from totals t where t.k in (select k from batch)")
     before = {row["k"]: row["total"] for row in known.to_pylist()}
@@ -98,6 +103,7 @@ def joining(left: pa.Table, right: pa.Table, tx: hg.Tx) -> Any:
 
 PROCEDURES: dict[str, Callable[..., Any]] = {
     "upserting": upserting, "inserting": inserting, "asking": asking, "summing": summing,
+    "removing": removing,
 }  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import headgate as hg
+from headgate.dataflow.declared import declare
 from headgate.engine.declaring.applying import migrated
 from headgate.engine.engine import Engine
 from headgate.engine.journal import Journal
@@ -85,13 +86,16 @@ def open_sharded(
     retain: hg.Retention | None = None,
     driver_bytes_max: int = 0,
     migrations: Sequence[hg.Migration] = (),
+    dataflows: Sequence[hg.Dataflow] = (),
 ) -> hg.Engine:
     """An engine with shards whose tasks run in this process, on a disk in memory."""
     disk = disk if disk is not None else SimulatedDisk()
     workers.disk, clock = disk, SimulatedClock()
+    named, functions = with_histories(tables), {one.name: one for one in transactions}
+    flows = declare(dataflows, named, functions) if dataflows else None
     program = Newcomer(
-        with_histories(tables), {one.name: one for one in transactions},
-        migrations, False, False, disk, elsewhere=Sharding(workers, shards, driver_bytes_max),
+        named, functions if flows is None else dict(flows.transactions),
+        migrations, False, False, disk, flows, Sharding(workers, shards, driver_bytes_max),
     )  # fmt: skip
 
     def journal_of() -> Journal:

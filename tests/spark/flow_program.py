@@ -3,7 +3,8 @@
 usage: flow_program.py FOLDER
 
 With HEADGATE_DIE_AT=N it kills its own process right after the Nth record of the log since its
-start; that hook is here and not in the product.
+start; that hook is here and not in the product. HEADGATE_SHARDS says in how many shards the rows
+are, if in any; with HEADGATE_DIE_BEFORE it dies right before that record, when its parts are there.
 """
 
 from __future__ import annotations
@@ -30,14 +31,16 @@ SETTINGS = {
 }
 
 
-def die_after(records: int) -> None:
+def die_at(records: int, *, before: bool) -> None:
     append: Any = Store.append
     written = 0
 
     def dying(*given: Any, **named: Any) -> Any:
         nonlocal written
-        answer = append(*given, **named)
         written += 1
+        if before and written == records:
+            os.kill(os.getpid(), signal.SIGKILL)
+        answer = append(*given, **named)
         if written == records:
             os.kill(os.getpid(), signal.SIGKILL)
         return answer
@@ -49,15 +52,17 @@ def main(folder: Path) -> None:
     stepping.TOGETHER_SECONDS = 0.0  # an epoch each: a process may die between any two executions
     moment = int(os.environ["HEADGATE_DIE_AT"])
     if moment:
-        die_after(moment)
+        die_at(moment, before="HEADGATE_DIE_BEFORE" in os.environ)
     recovery = os.environ["HEADGATE_RECOVERY"]
     builder = SparkSession.builder.master("local[1]").appName("show")
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    shards = int(os.environ.get("HEADGATE_SHARDS", "0"))
+    where: Any = {"spark": spark, "shards": shards} if shards else {"recovery": recovery}
     with hg.open(
-        folder / "show", tables=leaderboard.TABLES, dataflows=leaderboard.show, recovery=recovery
+        folder / "show", tables=leaderboard.TABLES, dataflows=leaderboard.show, **where
     ) as engine:
         names = range(1, leaderboard.CONTESTANTS + 1)
         rows = [{"id": n, "name": f"contestant {n}"} for n in names]

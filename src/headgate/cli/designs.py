@@ -33,7 +33,13 @@ from headgate.lab.designing import (
     propose,
     read_trace,
 )
-from headgate.lab.flow_design import DesignedFlows, FlowVerdict, count_flows, propose_flows
+from headgate.lab.flow_design import (
+    DesignedFlows,
+    FlowVerdict,
+    count_flows,
+    events_alone,
+    propose_flows,
+)
 from headgate.lab.simulation import page
 from headgate.query.store_tables import read_results, read_table, shard_count, tables_of
 from headgate.shards.placement import beyond_shards, refuse_unfit
@@ -113,6 +119,11 @@ def design(declared: Found, request: DesignRequest) -> Designed:
     """The designs for the events of a trace."""
     given = gathered(declared, request)
     lines = list(_unfit(declared))
+    sources = {name: rows for name, rows in given.items() if name not in declared.transactions}
+    flows = None
+    if sources:
+        flows, alone = _design_flows(declared, sources, request)
+        given |= alone
     mine = {name: one for name, one in declared.transactions.items() if name in given}
     beyond = {
         name: why for name, one in mine.items() if (why := beyond_shards(one, declared.tables))
@@ -128,8 +139,6 @@ def design(declared: Found, request: DesignRequest) -> Designed:
         trace = _traced(declared, placed, given, request)
         proposal = propose(trace, request.nodes, request.weights, declared.shards)
         lines += _told(proposal)
-    sources = {name: rows for name, rows in given.items() if name not in mine}
-    flows = _design_flows(declared, sources, request) if sources else None
     if flows is not None:
         workers = flows.verdicts[PROPOSED].workers
         pins = ", ".join(f'"{unit.split(" + ")[0]}": {one}' for unit, one in workers.items())
@@ -140,7 +149,11 @@ def design(declared: Found, request: DesignRequest) -> Designed:
 def _unfit(declared: Found) -> Iterable[str]:
     """Why the store cannot have shards yet, whatever the design."""
     if declared.flows:
-        yield "dataflows are not there for an engine with shards yet: their nodes go to workers"
+        yield (
+            "of an engine with shards procedures and nests run in the driver, over its copy of the "
+            "tables that they name: their nodes go to its workers; transactions in no nest may run "
+            "where their rows are, and are designed for as others are"
+        )
     try:
         refuse_unfit(declared.tables)
     except DeclarationError as error:
@@ -194,11 +207,13 @@ def _cost(copy: Engine, name: str, events: pa.Table) -> float:
 
 def _design_flows(
     declared: Found, sources: Mapping[str, pa.Table], request: DesignRequest
-) -> DesignedFlows:
+) -> tuple[DesignedFlows, dict[str, pa.Table]]:
+    """Who runs which nodes, and the events of transactions that stand in no nest."""
     with _copied(declared, declared.transactions, dataflows=declared.flows) as copy:
         graph = copy._running_flows().graph
         counted = count_flows(copy, graph, sources)
-    return propose_flows(graph, counted, request.nodes, request.weights)
+    proposed = propose_flows(graph, counted, request.nodes, request.weights)
+    return proposed, events_alone(graph, counted)
 
 
 def parse_weights(text: str) -> Weights:

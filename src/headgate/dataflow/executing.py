@@ -9,7 +9,7 @@ the rows in, and the batch waits.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -33,6 +33,7 @@ from headgate.dataflow.under_way import UnderWay, Windowed
 from headgate.dataflow.windows import Slid, slides
 from headgate.dataflow.writes import WriteRefused, Writes
 from headgate.engine.batch import Batches
+from headgate.engine.elsewhere import RowsForFlows
 from headgate.engine.journal import Guard
 from headgate.engine.parts import EpochParts
 from headgate.engine.straight_path import Until
@@ -53,6 +54,7 @@ from headgate.state.spaces import Slots, Words
 from headgate.state.table import Table
 from headgate.transactions import Transaction
 
+MEASURED_EVENTS = 64  # at least, for what each of them took
 # What a procedure is called with: batches, a window, or windows beside one another.
 Called: TypeAlias = list[pa.Table] | Slid | JoinedCall
 
@@ -90,9 +92,12 @@ class Attempted(NamedTuple):
 class Executing:
     """Runs the units of an engine's dataflows; under its lock."""
 
-    def __init__(self, batches: Batches, meters: NodeMeters, guard: Guard) -> None:
-        self._batches, self._guard = batches, guard
-        self._parts = EpochParts(batches.executor, guard)
+    def __init__(
+        self, batches: Batches, rows: RowsForFlows, meters: NodeMeters, guard: Guard
+    ) -> None:
+        self._batches, self._guard, self._rows = batches, guard, rows
+        self._each: dict[str, float | None] = {}  # by transaction: what an event took here
+        self._parts = EpochParts(rows.executor, guard)
         self.meters: NodeMeters = meters
         self.now = batches.clock.monotonic
         self._questions: dict[str, KeptQuestions] = {}  # by procedure
@@ -127,8 +132,7 @@ class Executing:
                 if isinstance(node.step, Procedure):
                     self._run_procedure(node, node.step, taken, progress, writes, ran)
                 else:
-                    is_last = node is unit.nodes[-1]
-                    self._run_transaction(node, batch, taken[0], writes, ran, is_last=is_last)
+                    self._run_transaction(unit, node, batch, taken[0], writes, ran)
             finally:
                 self.meters.note_run(node.name, self.now() - began)
             writes.end_node()
@@ -254,12 +258,16 @@ class Executing:
     # --- transactions -------------------------------------------------------------------------
 
     def _run_transaction(
-        self, node: Node, batch: int, events: pa.Table, writes: Writes, ran: UnitRan,
-        *, is_last: bool,
-    ) -> None:  # fmt: skip
-        for table in node.tables:
-            writes.of(table.name)
-        part = self.attempt_plain(node, batch, events, writes.epoch, keeps=not is_last)
+        self, unit: Unit, node: Node, batch: int, events: pa.Table, writes: Writes, ran: UnitRan
+    ) -> None:
+        is_last = node is unit.nodes[-1]
+        part = None
+        if unit.nodes == (node,) and not writes.has_kept and self.leaves(node, events):
+            part = self.attempt_there(node, np.full(events.num_rows, batch), events)
+        if part is None:
+            for table in node.tables:
+                writes.of(table.name)
+            part = self.attempt_plain(node, batch, events, writes.epoch, keeps=not is_last)
         if part is None:
             shadow = None if is_last else writes.shadow(node.written)
             part = self.attempt(node, batch, events, writes.epoch)
@@ -279,6 +287,25 @@ class Executing:
         else:
             writes.note(part.changed, node.written, shadow)
 
+    def leaves(self, node: Node, events: pa.Table) -> bool:
+        """Whether events of a transaction that is a unit are to run where their rows are."""
+        if not self._rows.is_by_key or not isinstance(node.step, Transaction):
+            return False
+        return self._rows.leaves(node.step, events.num_rows, self._each.get(node.name))
+
+    def attempt_there(self, node: Node, numbers: np.ndarray, events: pa.Table) -> Attempted:
+        """Run events of some batches where their rows are, as all that their epoch does."""
+        terms = self._plain_terms(node)
+        with self._guard.all_or_stopped():
+            results, rows = self._rows.run_there(terms, events, numbers)
+        back = np.argsort(numbers[rows], kind="stable")  # those that did not run are behind all
+        results, rows = results.take(pa.array(back)), rows[back]
+        part, kept = _recorded(one_or_each(numbers[rows]), results)
+        ordered = {one.name: part.columns[one.name] for one in terms.order_by}
+        carried = {name: events.column(name).take(rows) for name in self.terms(node).carry}
+        columns = {**ordered, **carried, **part.columns}
+        return Attempted(replace(part, columns=columns), kept, {}, is_exact=True)
+
     def attempt_plain(
         self, node: Node, batch: int | np.ndarray, events: pa.Table, epoch: int, *, keeps: bool,
         until: Until | None = None,
@@ -286,11 +313,13 @@ class Executing:
         """Run events by the straight path where they are plain, of one batch or in the order of
         several; else None, and nothing ran. With `keeps` the rows are kept as they were; by `until`
         only the first of them run, as many as there are results."""
+        began = self.now() if self._rows.is_by_key else 0.0
         plain = self._parts.run_plain(
             self._plain_terms(node), events, epoch, keeps=keeps, until=until
         )
         if plain is None:
             return None
+        self._note_ran(node, plain.made.num_rows, began)
         events, made, changed, before = plain
         if made.num_rows < events.num_rows:
             events = events.slice(0, made.num_rows)
@@ -302,8 +331,22 @@ class Executing:
     def attempt(self, node: Node, batch: int, events: pa.Table, epoch: int) -> Attempted:
         """Run the events of a batch, whatever they are."""
         terms = self._batches.carrying(self.terms(node), events.schema)
+        began = self.now() if self._rows.is_by_key else 0.0
         results, changed, is_exact = self._parts.run(terms, events, epoch)
+        self._note_ran(node, events.num_rows, began)
         return Attempted(*_recorded(batch, results), changed, is_exact=is_exact)
+
+    def _note_ran(self, node: Node, events: int, began: float) -> None:
+        """What an event of a transaction takes here: down at once, up slowly; the first run loads
+        code, and of a few events it would be their batch."""
+        if not self._rows.is_by_key or events < MEASURED_EVENTS:
+            return
+        if node.name not in self._each:
+            self._each[node.name] = None
+            return
+        now, before = (self.now() - began) / events, self._each[node.name]
+        is_less = before is None or now < before
+        self._each[node.name] = now if is_less else 0.75 * (before or 0.0) + 0.25 * now
 
     def _recorded(
         self, node: Node, batch: int | np.ndarray, events: pa.Table, made: Made
@@ -368,7 +411,7 @@ def _reads(procedure: Procedure, writes: Writes) -> ReadTable:
     return read if part is None else lambda name: part.view(name, read(name))
 
 
-def _recorded(batch: int, results: pa.RecordBatch) -> tuple[Recorded, pa.Array | None]:
+def _recorded(batch: int | np.ndarray, results: pa.RecordBatch) -> tuple[Recorded, pa.Array | None]:
     """The results of a batch, and which of its events committed; None: all."""
     words = [results.column(name) for name in WORDS]
     others = [name for name in results.schema.names if name not in (*WORDS, "position")]

@@ -289,7 +289,12 @@ class QuietRun:
                 self._recorded.append(recorded_rows(stream, numbers, rows))
 
     def _attempts(self, node: Node, rows: pa.Table, numbers: np.ndarray) -> Iterator[Attempted]:
-        """All at once where the events are plain and in order as they are; else by batch."""
+        """All at once where the events are plain and in order as they are, or where they run
+        elsewhere; else by batch."""
+        is_alone = len(self._unit.nodes) == 1 and not self._writes.has_kept
+        if is_alone and self._executing.leaves(node, rows):
+            yield self._executing.attempt_there(node, numbers, rows)
+            return
         self._writes_of(node)
         epoch = self._writes.epoch
         mine = one_or_each(numbers)

@@ -44,6 +44,8 @@ from headgate.engine.reading import ahead_of_readers
 from headgate.engine.rerun import Border
 from headgate.errors import InvariantError
 from headgate.query.mirror import Mirror
+from headgate.state.rows import TableRows
+from headgate.transactions import Transaction
 
 LOG = logging.getLogger("headgate.dataflow")
 
@@ -84,12 +86,16 @@ class Stepping:
         self._memory, self._guard, self._lock, self._batches = memory, guard, lock, batches
         self._is_weak, self._fingerprint = fingerprint is not None, fingerprint
         self.has_workers = False
-        self._checks: dict[str, Any] = {}
+        self._checks: dict[TableRows, Any] = {}
         self._mirrors: dict[str, Mirror] = {}
         self.standing: Standing = Standing(graph, by_arrival=not self._is_weak)
         self.same: SameColumns = SameColumns()
         self.meters: NodeMeters = NodeMeters()
-        self._executing = Executing(batches, self.meters, guard)
+        bound = [one for unit in graph.units if _alone(unit) is None for one in unit.nodes]
+        tables = {table.name: table for node in bound for table in node.tables}
+        alone = [one for one in map(_alone, graph.units) if one is not None]
+        self._rows = batches.flow_rows(tables.values(), alone)
+        self._executing = Executing(batches, self._rows, self.meters, guard)
         self.interrupts: Interrupts = self._executing.interrupts
 
     def close(self) -> None:
@@ -98,10 +104,25 @@ class Stepping:
 
     def read(self, name: str) -> pa.Table:
         """The rows of a table as they are; under the engine's lock."""
-        mirror = self._mirrors.get(name)
-        if mirror is None:
-            mirror = self._mirrors[name] = watched(self._memory.rows[name])
+        rows, mirror = self._rows.tables[name], self._mirrors.get(name)
+        if mirror is None or mirror not in rows.watchers:  # which are none of rows made anew
+            mirror = self._mirrors[name] = watched(rows)
         return mirror.table()
+
+    def _have_rows(self, unit: Unit) -> None:
+        """What a unit runs over is here, or it is said why not, before anything runs."""
+        tables = [table for node in unit.nodes for table in node.tables]
+        if tables:
+            self._rows.ready(tables, _alone(unit))
+
+    def _is_apart(self, unit: Unit, progress: UnderWay, writes: Writes) -> bool:
+        """Whether a unit cannot be in an epoch that others have changed rows in: who runs where
+        its rows are sees what is committed."""
+        if self._rows.has_left or not writes.has_kept:
+            return self._rows.has_left
+        name = unit.needed[0]
+        taken = progress.taken(name, progress.next_of(unit), progress.closed(name))
+        return self._executing.leaves(unit.nodes[0], taken.rows) if _alone(unit) else False
 
     def under_way(self) -> UnderWay:
         """What is under way, for an epoch to change; under the engine's lock."""
@@ -120,6 +141,7 @@ class Stepping:
             with self._lock:  # not between another's commit and what it notes of it
                 progress = self.under_way()
                 _check_next(unit, number, progress)
+                self._have_rows(unit)
             try:
                 return self._run(unit, progress, Recorder(self.same), turn)
             except Restarted:
@@ -141,13 +163,15 @@ class Stepping:
         recorder, progress = Recorder(self.same), self.under_way()
         if arrival is not None:
             take(arrival, progress, recorder)
+        if unit is not None:
+            self._have_rows(unit)
         return self._run(unit, progress, recorder, OwnTurn(self.read), arrival, behind)
 
     def _run(
         self, unit: Unit | None, progress: UnderWay, recorder: Recorder, turn: OwnTurn,
         arrival: Arrival | None = None, behind: Behind | None = None,
     ) -> Stepped:  # fmt: skip
-        writes, batch, origin = Writes(self._memory, turn, self._checks), 0, None
+        writes, batch, origin = Writes(self._memory, self._rows, turn, self._checks), 0, None
         error: BaseException | None = None
         if unit is not None:
             batch = progress.next_of(unit)
@@ -208,9 +232,10 @@ class Stepping:
         end = now() + TOGETHER_SECONDS
         while now() < end and not self._lock.is_wanted:
             unit = behind(progress, ran)
-            if unit is None:
+            if unit is None or self._is_apart(unit, progress, writes):
                 return None
             try:
+                self._have_rows(unit)
                 self._execute_all(unit, progress, writes, recorder)
                 ran = unit
             except Exception as error:
@@ -430,6 +455,12 @@ class Stepping:
                     progress.give(stream, batch, stream.empty)
                 else:
                     progress.give_up(stream, batch)
+
+
+def _alone(unit: Unit) -> Transaction | None:
+    """The transaction that a unit is, if it is one by itself."""
+    step = unit.nodes[0].step
+    return step if len(unit.nodes) == 1 and isinstance(step, Transaction) else None
 
 
 def _check_next(unit: Unit, number: int, progress: UnderWay) -> None:

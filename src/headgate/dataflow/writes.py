@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.dataflow.order_of_units import OwnTurn
+from headgate.engine.elsewhere import RowsForFlows
 from headgate.engine.memory import Memory
 from headgate.errors import InputError, check_invariant
 from headgate.kernels.building import build_check, first_failure
@@ -50,8 +51,11 @@ def _together(parts: Sequence[Slots]) -> Slots:
 class TableWrites:
     """What one epoch does to the rows of one table."""
 
-    def __init__(self, rows: TableRows) -> None:
+    def __init__(self, rows: TableRows, *, is_by_key: bool = False) -> None:
         self.rows: TableRows = rows
+        self._is_by_key = is_by_key
+        self._held: list[Slots] = []  # given free by units that are kept, to be taken by none
+        self._freed = NO_SLOTS  # by the unit that runs
         self.changed: list[Slots] = []  # by units that are kept
         self.created: list[Slots] = []
         self._touched: list[Slots] = []  # by the unit that runs
@@ -69,7 +73,7 @@ class TableWrites:
     def begin(self) -> None:
         """A unit begins."""
         self._touched, self._before, self._taken = [], [], []
-        self._count, self._is_loose = self.rows.count, False
+        self._count, self._is_loose, self._freed = self.rows.count, False, NO_SLOTS
 
     def note(self, slots: Slots) -> None:
         """Transactions changed these slots, and nothing will ever undo it."""
@@ -103,11 +107,24 @@ class TableWrites:
             self._taken += self.rows.created
         self.rows.created = []
         self.rows.note_changed(touched)
+        if self._is_by_key:
+            self._freed = touched[(self.rows.words[touched, 0] & HEADER_ALIVE) == 0]
+            self._hold(self._freed)
+
+    def _hold(self, slots: Slots) -> None:
+        """Let nobody take these slots before the epoch has ended."""
+        rows = self.rows
+        free = rows.free[: rows.free_count]
+        if len(slots) and len(free):
+            kept = free[~np.isin(free, slots)]
+            rows.free[: len(kept)], rows.free_count = kept, len(kept)
 
     def keep(self) -> None:
         """The unit commits with the epoch."""
         self.changed += self._touched
         self.created += self._taken
+        if len(self._freed):
+            self._held.append(self._freed)
 
     def undo(self) -> None:
         """The unit aborts: rows, index and free slots are as before it."""
@@ -118,15 +135,23 @@ class TableWrites:
             words = np.concatenate([self.rows.words[:0], *self._before])
             self.rows.put_back(touched, words, self._count)
             self.rows.note_changed(touched)
+            self._hold(_together(self._held))
+
+    def end(self) -> None:
+        """The epoch has ended."""
+        if self._held:
+            self.rows.free_dead()
 
 
 class Writes:
     """What one epoch does to the rows of an engine, unit after unit; under the engine's lock."""
 
-    def __init__(self, memory: Memory, turn: OwnTurn, checks: dict[str, Any]) -> None:
+    def __init__(
+        self, memory: Memory, rows: RowsForFlows, turn: OwnTurn, checks: dict[TableRows, Any]
+    ) -> None:
         self.turn = turn
-        self._memory = memory
-        self._checks = checks  # by table: its compiled check, made once
+        self._memory, self._rows = memory, rows
+        self._checks = checks  # by the rows of a table: its compiled check, made once
         self._tables: dict[str, TableWrites] = {}
         self.has_triggers = False  # who asks what was added
         self._added: list[pa.Table] = []
@@ -140,7 +165,7 @@ class Writes:
     @property
     def has_kept(self) -> bool:
         """Whether units of the epoch are in the rows already."""
-        return any(one.changed for one in self._tables.values())
+        return self._rows.has_left or any(one.changed for one in self._tables.values())
 
     @property
     def names(self) -> Iterable[str]:
@@ -158,7 +183,9 @@ class Writes:
         found = self._tables.get(name)
         if found is None:
             self.turn.enter()
-            found = self._tables[name] = TableWrites(self._memory.rows[name])
+            found = self._tables[name] = TableWrites(
+                self._rows.tables[name], is_by_key=self._rows.is_by_key
+            )
         return found
 
     def begin(self) -> None:
@@ -184,9 +211,11 @@ class Writes:
             one.end_node()
 
     def changed(self) -> dict[str, Slots]:
-        """The slots that the epoch changed, by table; the rows know which it created."""
+        """The slots that the epoch changed, by table; the rows know which it created. It has
+        ended."""
         found = {}
         for name, one in self._tables.items():
+            one.end()
             slots = _together(one.changed)
             slots = np.unique(slots) if len(one.changed) > 1 else slots
             one.rows.created = list(one.created)
@@ -348,10 +377,10 @@ class Writes:
         check, rows = one.rows.table.check, one.rows
         if check is None or not len(slots):
             return
-        failing = self._checks.get(rows.table.name)
+        failing = self._checks.get(rows)
         if failing is None:
             rows.pool.add_literals(sorted(check.texts))
-            failing = self._checks[rows.table.name] = build_check(rows.table)
+            failing = self._checks[rows] = build_check(rows.table)
         texts = rows.pool.reach() if check.is_reaching else 0
         copies = np.ascontiguousarray(rows.words[slots])
         if first_failure(failing, texts, address(copies), range(len(copies))) is not None:
@@ -361,9 +390,9 @@ class Writes:
         """Hold all rows to what must hold over several of them, when a procedure has ended."""
         mine = [table for table in written if table.name in self._tables]
         mine = [table for table in mine if len(self._tables[table.name].touched)]
-        declared = [rows.table for rows in self._memory.rows.values()]
-        for constraint in constraints_on(mine, declared):
-            if len(violations(self._memory.rows, constraint)):
+        tables = self._rows.tables if mine else {}
+        for constraint in constraints_on(mine, [rows.table for rows in tables.values()]):
+            if len(violations(tables, constraint)):
                 raise WriteRefused(constraint.reason)
 
 

@@ -12,7 +12,7 @@ a row and that point, the engine stops: what is in memory is then in doubt, and 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
@@ -25,9 +25,9 @@ from headgate.engine.calls.few import FewCalls
 from headgate.engine.calls.keyed import keyed, keyed_few
 from headgate.engine.calls.values import FewEvents
 from headgate.engine.declaring.declarations import DeclaredStreams
-from headgate.engine.elsewhere import Elsewhere, WholeHere
+from headgate.engine.elsewhere import Elsewhere, RowsForFlows, WholeHere
 from headgate.engine.events import carried_kinds, with_nulls
-from headgate.engine.executors import Executors
+from headgate.engine.executors import Executors, RowsHere
 from headgate.engine.journal import EngineLock, Guard, Journal, OpenRecord
 from headgate.engine.memory import ALL_COLUMNS, Memory, Written
 from headgate.engine.metrics import Meter, StreamMetrics
@@ -43,8 +43,8 @@ from headgate.engine.reading import ahead_of_readers
 from headgate.engine.rerun import Border, check_same_results, is_code_changed, read_terms
 from headgate.engine.results import (
     Result,
-    as_results,
     build_results,
+    by_event,
     event_rows,
     results_arrow,
     with_epoch,
@@ -57,6 +57,7 @@ from headgate.io import Clock
 from headgate.isolation.levels import Execution, Executor
 from headgate.parallel.figures import Figures
 from headgate.state.spaces import EventRows, Slots
+from headgate.state.table import Table
 from headgate.transactions import Transaction
 
 NO_BORDER = Border()
@@ -130,6 +131,7 @@ class Batches:
         self.executors: Executors = Executors(memory.rows, memory.pool, clock)
         self._few: dict[Transaction, FewCalls] = {}
         self.expiry = self.streams.expiry
+        self._flow_rows: RowsForFlows = RowsHere(memory.rows, self.executor)
 
     # --- what comes in ------------------------------------------------------------------------
 
@@ -179,7 +181,7 @@ class Batches:
                         return self._run_few(terms, few, events)
                 events = events.table(terms.route.transactions[0])
             results, epoch, rows = self.process(terms, events)
-            return Called(epoch, lambda: _by_event(results, rows))
+            return Called(epoch, lambda: by_event(results, rows))
 
     def flush(
         self, terms: Terms, inlet: str, is_due: Callable[[], bool] = lambda: True
@@ -412,6 +414,12 @@ class Batches:
         """Whether there is a store, and so somebody who reads what is logged."""
         return self._journal.store is not None
 
+    def flow_rows(self, tables: Iterable[Table], alone: Sequence[Transaction]) -> RowsForFlows:
+        """The rows of dataflows over these tables, of which some transactions are in no nest."""
+        if (there := self._elsewhere) is not None:
+            self._flow_rows = there.flow_rows(tables, alone, self.executors.of)
+        return self._flow_rows
+
     def commit_flow(
         self,
         changed: Mapping[str, Slots],
@@ -422,7 +430,10 @@ class Batches:
     ) -> None:
         """Commit what executions of a dataflow did as one epoch, but for the wait for its sync."""
         logged = None if results is None or not self.is_durable else results.logged()
-        self._commit(Changed(changed), logged, origin, inlets, border, {}, None, later=False)
+        named: dict[str, pa.RecordBatch] = {}
+        if self._elsewhere is not None and (changed or self._flow_rows.has_left):
+            named, changed = self._flow_rows.hand_over(self._memory.epoch + 1, changed), {}
+        self._commit(Changed(changed), logged, origin, inlets, border, named, None, later=False)
         if not self.is_durable and results is not None:
             self._memory.keep_results(results)
 
@@ -486,9 +497,3 @@ class Batches:
 
     def _meter(self, terms: Terms) -> Meter:
         return self.streams.meter(terms)
-
-
-def _by_event(results: pa.Table, rows: EventRows) -> list[Result]:
-    """Each result in the place of its event."""
-    found: dict[int, Result] = dict(zip(rows.tolist(), as_results(results), strict=True))
-    return [found[row] for row in range(len(found))]

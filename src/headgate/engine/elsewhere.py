@@ -6,9 +6,10 @@ the rows are. Invariant: nothing that ran elsewhere counts before this process's
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from headgate.engine.ordering import Arranged
@@ -22,13 +23,61 @@ if TYPE_CHECKING:
     from headgate.engine.memory import Memory
     from headgate.parallel.decision import Decision
     from headgate.query.sql import Parameters
-    from headgate.state.spaces import Slots
+    from headgate.state.rows import TableRows
+    from headgate.state.spaces import EventRows, Slots
     from headgate.state.table import Table
     from headgate.transactions import Transaction
 
 
 # Commit rows of a table that were placed: what the log is to name.
 CommitPlaced = Callable[[str, Mapping[str, pa.RecordBatch]], None]
+
+
+class RowsForFlows(Protocol):
+    """The rows that dataflows run over: in this process, wherever the engine has its own."""
+
+    @property
+    def is_by_key(self) -> bool:
+        """Whether rows are known by their keys alone where the engine has its own: then no slot
+        may be of one row before an epoch, and of another behind it."""
+        ...
+
+    @property
+    def tables(self) -> Mapping[str, TableRows]:
+        """Those of the engine's epoch, with what the one that is under way did to them so far;
+        asked for under the engine's lock."""
+        ...
+
+    def executor(self, transactions: Sequence[Transaction], updates: bool = False) -> Executor:
+        """Who runs a set of transactions over them, made and compiled once."""
+        ...
+
+    def ready(self, tables: Iterable[Table], alone: Transaction | None) -> None:
+        """Have the rows that an execution needs here, or say why they cannot be: of these tables;
+        a transaction that is `alone` in it may run where its rows are."""
+        ...
+
+    @property
+    def has_left(self) -> bool:
+        """Whether the epoch under way ran where its rows are: nothing else may run in it."""
+        ...
+
+    def leaves(self, transaction: Transaction, rows: int, seconds_each: float | None) -> bool:
+        """Whether so many events of a transaction are to run where their rows are; each has taken
+        so long here, if any has run."""
+        ...
+
+    def run_there(
+        self, terms: Terms, events: pa.Table, numbers: np.ndarray
+    ) -> tuple[pa.RecordBatch, EventRows]:
+        """Run the events of several batches, one after another, as all that the epoch does, where
+        their rows are; their results, and which event each is of."""
+        ...
+
+    def hand_over(self, epoch: int, changed: Mapping[str, Slots]) -> dict[str, pa.RecordBatch]:
+        """What the log is to name of an epoch that changed these slots, where their rows are
+        elsewhere."""
+        ...
 
 
 class WholeHere(Protocol):
@@ -93,6 +142,16 @@ class Elsewhere(Protocol):
 
     def explain(self, terms: Terms, events: pa.Table, executor: Executor) -> Figures:
         """The figures of the graph that events would make now; nothing runs."""
+        ...
+
+    def flow_rows(
+        self,
+        tables: Iterable[Table],
+        alone: Sequence[Transaction],
+        executors: Callable[..., Executor],
+    ) -> RowsForFlows:
+        """The rows that dataflows over these tables run over; some of their transactions stand
+        `alone`, in no nest, and the executors are the engine's own, perhaps not compiled yet."""
         ...
 
     def load(self, name: str, given: Any, mode: str, commit: CommitPlaced) -> int:

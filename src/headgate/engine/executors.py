@@ -6,14 +6,21 @@ first batch comes; it is compiled for that batch, and not before.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
+import pyarrow as pa
+
+from headgate.engine.terms import Terms
+from headgate.errors import InvariantError
 from headgate.execution.program import Program
 from headgate.io import Clock
 from headgate.isolation.levels import Executor
 from headgate.state.rows import TableRows
+from headgate.state.spaces import EventRows, Slots
 from headgate.state.strings import StringPool
+from headgate.state.table import Table
 from headgate.transactions import Transaction
 
 
@@ -40,3 +47,28 @@ class Executors:
     def values(self) -> list[Executor]:
         """All of them, who was asked for last at the end."""
         return sorted(self._made.values(), key=lambda one: one.turn)
+
+
+class RowsHere(NamedTuple):
+    """The rows of an engine that has them in its own memory, as dataflows run over them."""
+
+    tables: Mapping[str, TableRows]
+    executor: Callable[..., Executor]
+    is_by_key: bool = False
+    has_left: bool = False
+
+    def ready(self, tables: Iterable[Table], alone: Transaction | None) -> None:
+        """They are always here."""
+
+    def leaves(self, transaction: Transaction, rows: int, seconds_each: float | None) -> bool:
+        """Nothing runs elsewhere."""
+        return False
+
+    def run_there(
+        self, terms: Terms, events: pa.Table, numbers: np.ndarray
+    ) -> tuple[pa.RecordBatch, EventRows]:
+        raise InvariantError("an engine that has its rows ran events elsewhere")
+
+    def hand_over(self, epoch: int, changed: Mapping[str, Slots]) -> dict[str, pa.RecordBatch]:
+        """The log has them, and nothing else does."""
+        return {}

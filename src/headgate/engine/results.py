@@ -470,3 +470,9 @@ def pick(route: np.ndarray, number: int, mine: np.ndarray, all_of: np.ndarray) -
     for row in range(len(route)):
         if route[row] == number:
             all_of[row] = mine[row]
+
+
+def by_event(results: pa.Table, rows: EventRows) -> list[Result]:
+    """Each result in the place of its event."""
+    found: dict[int, Result] = dict(zip(rows.tolist(), as_results(results), strict=True))
+    return [found[row] for row in range(len(found))]

@@ -9,16 +9,19 @@ Invariant: what is weighed was counted in a run of the trace, in a copy of the t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headgate.dataflow.nodes import FlowGraph
+from headgate.dataflow.streams import Stream
 from headgate.dataflow.workers import Workers, pinned
 from headgate.engine.engine import Engine
 from headgate.engine.metrics import NodeMetrics
 from headgate.lab.designing import PROPOSED, Weights, cut_graph, whole_weights
+from headgate.transactions import Transaction
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,7 @@ class FlowCounts:
     rows: Mapping[str, int]  # node -> rows that it took
     seconds: Mapping[str, float]  # node -> how long they took it
     queues: Mapping[str, int]  # stream -> rows that went through it
+    came: Mapping[str, pa.Table] = field(default_factory=dict)  # the rows themselves, by stream
 
 
 def count_flows(copy: Engine, graph: FlowGraph, trace: Mapping[str, pa.Table]) -> FlowCounts:
@@ -38,8 +42,7 @@ def count_flows(copy: Engine, graph: FlowGraph, trace: Mapping[str, pa.Table]) -
     for source, rows in trace.items():
         copy.push(source, rows.slice(0, 1))
     before = _metrics(copy)
-    for source, rows in trace.items():
-        copy.push(source, rows.slice(1))
+    recorded = [copy.push(source, rows.slice(1)) for source, rows in trace.items()]
     after = _metrics(copy)
     rows_of = {name: one.rows - before[name].rows for name, one in after.items()}
     seconds = {name: max(1e-9, one.seconds - before[name].seconds) for name, one in after.items()}
@@ -48,7 +51,29 @@ def count_flows(copy: Engine, graph: FlowGraph, trace: Mapping[str, pa.Table]) -
         for node in graph.order
         for stream in node.gives
     }
-    return FlowCounts(rows_of, seconds, queues)
+    came = {name: _of_stream(one, recorded) for name, one in graph.streams.items() if one.recorded}
+    return FlowCounts(rows_of, seconds, queues, came)
+
+
+def _of_stream(stream: Stream, recorded: Sequence[pa.Table]) -> pa.Table:
+    """The rows of a stream among what was recorded."""
+    names, parts = stream.schema.names, [stream.empty]
+    for one in recorded:
+        mine = one.filter(pc.equal(one.column("transaction"), stream.name))
+        if mine.num_rows:
+            parts.append(mine.select(names).cast(stream.empty.schema))
+    return pa.concat_tables(parts)
+
+
+def events_alone(graph: FlowGraph, counted: FlowCounts) -> dict[str, pa.Table]:
+    """The events of each transaction that is a unit: they may run where their rows are."""
+    units = [unit.nodes[0] for unit in graph.units if len(unit.nodes) == 1]
+    found = {
+        node.name: counted.came.get(node.taken[0])
+        for node in units
+        if isinstance(node.step, Transaction)
+    }
+    return {name: rows for name, rows in found.items() if rows is not None and rows.num_rows}
 
 
 def _metrics(copy: Engine) -> dict[str, NodeMetrics]:

@@ -61,6 +61,9 @@ class ShardChanges:
                 self.grown.setdefault(part, {})[name] = more
                 if isinstance(rows, VersionRows):
                     gone = rows.ended(there, gone)
+                elif len(gone):  # a row may be there again, in another slot
+                    keys = np.ascontiguousarray(rows.words[gone, 1 : 1 + len(rows.table.key)].T)
+                    gone = gone[rows.find(keys, np.zeros(len(gone), np.uint8)) < 0]
                 if len(there):
                     yield f"{ROWS}/{part}/{name}", pa.Table.from_batches([rows.arrow(there)])
                 if len(gone):

@@ -32,7 +32,7 @@ from headgate.engine.declaring.declarations import (
 from headgate.engine.declaring.declarations import read_table as declared_table
 from headgate.engine.declaring.steps import Contents
 from headgate.engine.opening import placing
-from headgate.errors import DeclarationError, InputError, StoreError, not_among
+from headgate.errors import InputError, StoreError, not_among
 from headgate.io import Clock, Disk, RealClock, local_folder, reason_of
 from headgate.query.store_tables import (
     SHARDS,
@@ -227,10 +227,7 @@ class _Change:
             self._refuse_unfit()
 
     def _refuse_unfit(self) -> None:
-        keep = "keep the store in one process"
-        for name in self._manifest.get("dataflows", {}):
-            raise DeclarationError(f"dataflow {name!r}: dataflows are not there for shards: {keep}")
-        refuse_unfit(self._tables, keep)
+        refuse_unfit(self._tables, "keep the store in one process")
 
     @property
     def before(self) -> int:

@@ -9,7 +9,7 @@ nothing that any task did is seen by anyone, and what no record names is removed
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn, Protocol
 
@@ -41,6 +41,7 @@ from headgate.query.sql import Parameters
 from headgate.query.store_tables import row_bytes
 from headgate.shards.components import find_components, homes_alone, touched_rows
 from headgate.shards.epoch_run import EpochRun, checked, place_rows
+from headgate.shards.flow_rows import FlowRows
 from headgate.shards.placement import (
     EVERYWHERE,
     beyond_shards,
@@ -123,6 +124,11 @@ class Sharding:
             f"{what} is not there for an engine with shards yet: leave it out, or open a store "
             "without shards="
         )
+
+    @property
+    def tables(self) -> Mapping[str, Table]:
+        """All tables of the engine, those of versions with them."""
+        return self._tables
 
     def begin(
         self,
@@ -238,9 +244,7 @@ class Sharding:
 
     def _fits_here(self) -> bool:
         """Whether the driver may hold all rows: about their words, and those of an index."""
-        counts, tables = self._memory.counts(), self._tables
-        bytes_each = {name: row_bytes(len(list(table.schema))) for name, table in tables.items()}
-        return sum(bytes_each[name] * counts[name] for name in tables) <= self._driver_bytes_max
+        return self.bytes_of(self._tables.values()) <= self._driver_bytes_max
 
     def name_parts(self, epoch: int, reports: Iterable[ShareReport]) -> dict[str, pa.RecordBatch]:
         """What the log is to name of an epoch; all else of it is removed."""
@@ -303,6 +307,35 @@ class Sharding:
             for name, found in self._rows(epoch, wanted_rows(touched, visit, arranged.order)):
                 rows.put(name, found, epoch)
         return figures_of(terms, events, rows.executor(transactions, updates=False))
+
+    # --- dataflows ----------------------------------------------------------------------------
+
+    def flow_rows(
+        self,
+        tables: Iterable[Table],
+        alone: Sequence[Transaction],
+        executors: Callable[..., Executor],
+    ) -> FlowRows:
+        return FlowRows(self, tables, alone, executors)
+
+    @property
+    def costs(self) -> Costs:
+        """What was measured of the last epochs."""
+        return self._costs
+
+    @property
+    def epoch(self) -> int:
+        """The engine's epoch."""
+        return self._memory.epoch
+
+    def bytes_of(self, tables: Iterable[Table]) -> int:
+        """About how many bytes the rows of these tables take in memory."""
+        counts = self._memory.counts()
+        return sum(row_bytes(len(list(one.schema))) * counts[one.name] for one in tables)
+
+    def note_flow(self, name: str) -> None:
+        """A dataflow changed rows of this table: when the next of them is due is not known."""
+        self._due.forget(name)
 
     # --- loading ------------------------------------------------------------------------------
 

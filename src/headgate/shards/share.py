@@ -350,9 +350,7 @@ class Task:
 
     def _behind(self, part: int) -> int:
         """About how much there is to read behind the last image of a part of rows."""
-        names = [name for link in self._share.histories[part].links for name in link.parts]
-        shards = self._worker.placement.count
-        return sum(PART_BYTES + one.bytes // (shards if _is_of_many(one) else 1) for one in names)
+        return bytes_behind(self._share.histories[part], self._worker.placement.count)
 
     def _image(self, part: int) -> PartName:
         placement = self._worker.placement
@@ -465,6 +463,12 @@ class Task:
             for table in program.expiring
             if table.expires is not None
         }
+
+
+def bytes_behind(history: PartHistory, shards: int) -> int:
+    """About how much there is to read behind the image of a part of rows."""
+    names = [name for link in history.links for name in link.parts]
+    return sum(PART_BYTES + one.bytes // (shards if _is_of_many(one) else 1) for one in names)
 
 
 def here() -> str:

@@ -120,6 +120,8 @@ class ShardRows:
         rows.created = []
         for one in rows.ordered.values():
             one.follow(slots, before)
+        for one in rows.watchers:
+            one.note(slots)
 
     def _put_first(self, rows: TableRows, given: pa.Table, epoch: int) -> Slots:
         """Have the first rows of a table, in which each key is once, and their index at once."""
@@ -139,6 +141,8 @@ class ShardRows:
         rows.refills += 1
         for one in rows.ordered.values():
             one.follow(slots, before)
+        for one in rows.watchers:
+            one.note(slots)
 
     def put_and_remove(self, name: str, told: Mapping[str, pa.Table], epoch: int) -> None:
         """What is told of a table: rows as they are now, and keys of those that are gone."""
@@ -215,6 +219,7 @@ class ShardRows:
                 rows.created, rows.taken = [], []
                 rows.ordered.clear()
                 rows.kept.clear()
+                rows.watchers.clear()  # they have what is no more
         self.digests, self.tentative = {}, None
         self._mapped.clear()
 

@@ -191,7 +191,7 @@ def sharded(
         raise InputError("a store of shards is a folder that executors see: give its path, not None")
     refused = {
         "recovery='weak'": recovery != "strong",
-        "dataflows=": dataflows != (),
+        "dataflows= with recovery='weak'": recovery != "strong" and dataflows != (),
         "disk=": disk is not None,
     }
     for name, is_said in refused.items():

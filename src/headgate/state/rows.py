@@ -292,7 +292,7 @@ class TableRows:
         dead = self.make_index()
         self.free, self.free_count = np.empty(16, np.int64), 0
         if dead:
-            self._free_dead()
+            self.free_dead()
 
     def make_index(self) -> int:
         """Make the index of rows that have none, all at once; returns how many slots are dead."""
@@ -305,7 +305,7 @@ class TableRows:
     def patch(self, slots: Slots, alive: np.ndarray, rows: pa.Table, epoch: int) -> None:
         """Apply changed rows by slot, as they were logged, and make the free list anew."""
         self.replace(slots, alive, rows, epoch)
-        self._free_dead()
+        self.free_dead()
 
     def replace(self, slots: Slots, alive: np.ndarray, rows: pa.Table, epoch: int) -> None:
         """Put rows into these slots, or nothing where `alive` is not set, and mend the index.
@@ -374,9 +374,9 @@ class TableRows:
         self.count = count
         index.insert_slots(self.entries, self.words, slots[was & ~stays], width)
         self.refills += 1
-        self._free_dead()
+        self.free_dead()
 
-    def _free_dead(self) -> None:
+    def free_dead(self) -> None:
         """Make the free list anew from the rows themselves."""
         self.free = release_all_dead(self.words, self.count)
         self.free_count = len(self.free)

@@ -165,7 +165,10 @@ def test_nodes_of_a_dataflow_are_dealt_out_by_what_they_did(tmp_path: Path) -> N
         REQUEST, target="tests.unit.cli.shops:open_show", trace=(str(tmp_path / "votes.parquet"),)
     )
     found = design(declared_by(request), request)
-    assert found.proposal is None and found.flows is not None
+    assert found.proposal is not None and found.flows is not None
+    # What came to the transaction that is in no nest says where its rows are to be.
+    assert list(found.proposal.trace.tables) == ["tallies"]
+    assert found.proposal.trace.events == 40
     assert set(found.flows.verdicts[PROPOSED].workers) == {"validate", "count", "trend"}
     assert {(one, other) for one, other, _ in found.flows.queues} == {
         ("validate", "count"), ("validate", "trend"),
