@@ -4,7 +4,8 @@ usage: page_program.py FILE [FILE ...]
 
 Prints one JSON line per block: the number of its page, its line, and its error or null. The tests
 that the blocks define are run at the end of the page, by pytest, as the one file that they make.
-A page has the folder, which is emptied behind it, and a session of Spark to itself; the process, and so Java, is that of all: to start them takes longer than most pages.
+A page has the folder, which is emptied behind it, and a session of Spark to itself; the process,
+and so Java, is that of all: to start them takes longer than most pages.
 """
 
 from __future__ import annotations

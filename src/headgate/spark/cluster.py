@@ -188,7 +188,9 @@ def sharded(
         )
     elsewhere = Sharding(SparkTasks(spark), count)
     if path is None:
-        raise InputError("a store of shards is a folder that executors see: give its path, not None")
+        raise InputError(
+            "a store of shards is a folder that executors see: give its path, not None"
+        )
     refused = {
         "recovery='weak'": recovery != "strong",
         "dataflows= with recovery='weak'": recovery != "strong" and dataflows != (),
