@@ -23,6 +23,7 @@ from headgate.transactions import RESULT_COLUMNS
 
 BATCH = "batch"  # the column of every row of a stream in the results: the batch that it is of
 IN_BATCH = "__batch"  # the same beside rows that are under way
+LENGTH_MAX = 1 << 53  # of a window or a batch: rows, or microseconds, which are 285 years
 _ROWS = re.compile(r"\s*(\d+)\s*rows?\s*")
 
 
@@ -56,6 +57,10 @@ class Length:
         found = cls(int(counted[1]) if counted else None, time_us, text)
         if not (found.rows or found.time_us):
             raise DeclarationError(f"{where}: {text!r} is nothing; it is at least 1 row")
+        if max(found.rows or 0, found.time_us or 0) > LENGTH_MAX:
+            raise DeclarationError(
+                f"{where}: {text!r} is too long; it is at most {LENGTH_MAX} rows or microseconds"
+            )
         return found
 
 
