@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headgate as hg
+from headgate.shards import changes
 from headgate.shards.planning import Costs
 from headgate.shards.whole import WholeBatch
 from headgate.testing import SerialOracle, difference, results_difference
@@ -117,6 +118,7 @@ def test_routed_events_that_create_move_and_delete_do_too(data: st.DataObject) -
 def test_plain_batches_in_the_driver_and_others_in_tasks_follow_each_other(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(changes, "SORTED_MIN", 1)
     ends, end = [], WholeBatch.end
     monkeypatch.setattr(WholeBatch, "end", lambda *given: (ends.append(1), end(*given))[1])
     options: dict[str, Any] = {"order_by": "ts"}
