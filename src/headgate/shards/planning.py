@@ -38,6 +38,7 @@ class Costs:
     deal: float | None = None  # of one event that goes to a task, for the driver
     jobs: int = 0  # that were measured; the first one of a program loads code
     here: float | None = None  # of one event in the driver, which is no more than in a task
+    wholes: int = 0  # batches in the driver that were measured; the first one loads code, too
 
     def noted(
         self,
@@ -60,6 +61,7 @@ class Costs:
         return Costs(
             theirs, _moved(self.job, job), self.tasks, _moved(self.whole, whole),
             _moved(self.deal, deal), self.jobs + (job is not None), mine,
+            self.wholes + (whole is not None),
         )  # fmt: skip
 
     def whole_seconds(self, events: int) -> float | None:
@@ -67,7 +69,10 @@ class Costs:
         each = self.event if self.here is None else self.here
         if each is None:
             return None
-        return (WHOLE_SECONDS if self.whole is None else self.whole) + each * events
+        beside = WHOLE_SECONDS if self.whole is None else self.whole
+        if self.wholes == 1:  # else a slow first batch there would be the last one
+            beside = min(beside, WHOLE_SECONDS)
+        return beside + each * events
 
 
 def _moved(before: float | None, now: float | None) -> float | None:

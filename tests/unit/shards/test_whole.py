@@ -12,6 +12,7 @@ import pytest
 
 import headgate as hg
 from headgate.shards import sharding, share
+from headgate.shards.planning import Costs, least_seconds, plan_faster
 from headgate.shards.share import BatchShare, ShareReport
 from headgate.testing.disk import SimulatedDisk
 from tests.property.workers import Workers, open_sharded
@@ -154,3 +155,15 @@ def test_missing_rows_are_loaded_and_constraints_hold_for_them() -> None:
         query = "select * from pets order by id"
         assert engine.sql(query).arrow() == one.sql(query).arrow()
         assert engine.counts() == one.counts()
+
+
+def test_a_slow_first_batch_in_the_driver_is_not_its_last() -> None:
+    before = Costs(event=1e-6, job=0.1, jobs=2, tasks=2)
+    once = before.noted(here=1e-7, whole=5.0)  # it loaded code
+    twice = once.noted(here=1e-7, whole=5.0)  # it does take so long
+    again = once.noted(here=1e-7, whole=0.01)
+    assert all(_in_driver(costs) for costs in (before, once, again)) and not _in_driver(twice)
+
+
+def _in_driver(costs: Costs) -> bool:
+    return plan_faster(1000, least_seconds(1000, costs), costs) is not None
