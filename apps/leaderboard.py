@@ -134,12 +134,14 @@ def end_round(batch: pa.Table, tx: hg.Tx) -> Any:
     there, counts = np.sort(tx.rows(contestants).column("id").to_numpy()), tx.rows(tallies)
     if len(there) == 1:
         return None
-    votes_of = np.zeros(there[-1] + 1, np.int64)
-    votes_of[counts.column("contestant").to_numpy()] = counts.column("votes").to_numpy()
-    loser = int(there[np.argmin(votes_of[there])])
+    tallied = np.zeros(len(there), np.int64)
+    places = np.searchsorted(there, counts.column("contestant").to_numpy())
+    tallied[places] = counts.column("votes").to_numpy()
+    lowest = int(np.argmin(tallied))
+    loser = int(there[lowest])
     number = tx.rows(rounds).num_rows + 1
     tx.insert(rounds, {"id": number, "counted": ROUND_VOTES * number, "loser": loser})
-    return [{"contestant": loser, "votes": int(votes_of[loser])}]
+    return [{"contestant": loser, "votes": int(tallied[lowest])}]
 
 
 @hg.transaction(event=left)

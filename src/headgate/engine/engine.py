@@ -97,7 +97,7 @@ def open_engine(
     named = with_histories(by_name(tables, "table", Table).values())
     functions = by_name(transactions, "transaction", Transaction)
     is_weak, accepts = recovery == "weak", changed_code == "accept"
-    said = (path, recovery, dataflows, disk)
+    said = (path, recovery, disk)
     elsewhere = opening.elsewhere_of(spark, shards, said)
     flows = None
     if dataflows != ():

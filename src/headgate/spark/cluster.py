@@ -172,7 +172,6 @@ def sharded(
     shards: Any,
     path: Any,
     recovery: str,
-    dataflows: Any,
     disk: Disk | None,
 ) -> Sharding:
     """An engine's rows in shards, which tasks of this session run; refused what is not there."""
@@ -193,7 +192,6 @@ def sharded(
         )
     refused = {
         "recovery='weak'": recovery != "strong",
-        "dataflows= with recovery='weak'": recovery != "strong" and dataflows != (),
         "disk=": disk is not None,
     }
     for name, is_said in refused.items():
